@@ -3,4 +3,5 @@
 //! Nothing here does I/O. Each module takes what is known of one file (its schema, its metadata, its
 //! statistics) and answers one question about the scan of that file.
 
+pub(crate) mod constants;
 pub(crate) mod virtual_columns;
