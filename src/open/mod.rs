@@ -4,4 +4,6 @@
 //! statistics) and answers one question about the scan of that file.
 
 pub(crate) mod constants;
+pub(crate) mod nested;
+pub(crate) mod projection;
 pub(crate) mod virtual_columns;
