@@ -5,5 +5,6 @@
 
 pub(crate) mod constants;
 pub(crate) mod nested;
+pub(crate) mod order;
 pub(crate) mod projection;
 pub(crate) mod virtual_columns;
