@@ -4,6 +4,7 @@
 //! statistics) and answers one question about the scan of that file.
 
 pub(crate) mod constants;
+pub(crate) mod dynamic;
 pub(crate) mod nested;
 pub(crate) mod order;
 pub(crate) mod projection;
