@@ -614,7 +614,7 @@ mod tests {
         let files: Vec<_> = (0..40)
             .map(|i| {
                 if i % 3 == 0 {
-                    file(i, &[text.clone()])
+                    file(i, std::slice::from_ref(&text))
                 } else {
                     file(i, &[exact(40 - i as i64)])
                 }
