@@ -99,6 +99,17 @@ impl DecoderProjection {
     }
 }
 
+/// The leaves that evaluating `exprs`, which are over `physical_file_schema`, takes.
+pub(crate) fn leaf_mask<'a>(
+    exprs: impl IntoIterator<Item = &'a Arc<dyn PhysicalExpr>>,
+    physical_file_schema: &Schema,
+    parquet_schema: &SchemaDescriptor,
+) -> ProjectionMask {
+    let mut needs = RootNeeds::new(physical_file_schema);
+    exprs.into_iter().for_each(|expr| needs.add(expr));
+    needs.into_mask_and_schema(parquet_schema).0
+}
+
 /// What a projection needs of each root column of a file, by index.
 struct RootNeeds<'a> {
     file_schema: &'a Schema,
@@ -638,11 +649,8 @@ mod tests {
     }
 
     fn any_type() -> impl Strategy<Value = DataType> {
-        // Below null structs, casts of fixed-size lists only work where everything may be null.
-        let item = group("item", vec![int("f0"), int("f1")]);
-        let fixed_size = DataType::FixedSizeList(Arc::new(item), 2);
         let leaf = prop_oneof![Just(DataType::Int64), Just(DataType::Utf8)];
-        leaf.prop_recursive(4, 24, 4, move |inner| {
+        leaf.prop_recursive(4, 24, 4, |inner| {
             let structs = prop::collection::vec((inner.clone(), any::<bool>()), 1..4);
             let structs = structs.prop_map(|types| {
                 let children = types.into_iter().enumerate();
@@ -656,7 +664,11 @@ mod tests {
                 3 => structs,
                 1 => item.clone().prop_map(DataType::List),
                 1 => item.clone().prop_map(DataType::LargeList),
-                1 => Just(fixed_size.clone()),
+                // Items that cannot be null do not survive a cast below a null struct.
+                1 => item.clone().prop_map(|item| {
+                    let item = Field::clone(&item).with_nullable(true);
+                    DataType::FixedSizeList(Arc::new(item), 2)
+                }),
                 1 => item.prop_map(|item| map("", Field::clone(&item)).data_type().clone()),
             ]
         })
