@@ -4,6 +4,8 @@
 //! the overhead of prefetching where there is nothing to gain. `decode/whole_file` is the Parquet reader alone on the same
 //! bytes, the floor of both.
 
+#![expect(clippy::unwrap_used, reason = "a bench has nobody to report an error to")]
+
 use std::hint::black_box;
 use std::sync::Arc;
 
@@ -127,8 +129,8 @@ fn scan(criterion: &mut Criterion, runtime: &Runtime, data: &Bytes) -> Result<()
         group.bench_function(*name, |bencher| {
             bencher.to_async(runtime).iter(|| async {
                 // A plan is good for one execution: streams of one scan share their work through it.
-                let plan = Arc::clone(&plan).reset_state();
-                drain(session, plan.unwrap()).await.unwrap()
+                let plan = Arc::clone(&plan).reset_state().unwrap();
+                drain(session, plan).await.unwrap()
             });
         });
     }
@@ -151,17 +153,10 @@ fn decode(criterion: &mut Criterion, data: &Bytes) {
     group.finish();
 }
 
-#[expect(
-    clippy::expect_used,
-    reason = "a bench has nobody to report an error to"
-)]
 fn benches(criterion: &mut Criterion) {
-    let data = file().expect("the file can be written");
-    let runtime = Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .expect("the runtime can be started");
-    scan(criterion, &runtime, &data).expect("the file can be scanned");
+    let data = file().unwrap();
+    let runtime = Builder::new_multi_thread().enable_all().build().unwrap();
+    scan(criterion, &runtime, &data).unwrap();
     decode(criterion, &data);
 }
 
