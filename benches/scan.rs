@@ -4,7 +4,10 @@
 //! the overhead of prefetching where there is nothing to gain. `decode/whole_file` is the Parquet reader alone on the same
 //! bytes, the floor of both.
 
-#![expect(clippy::unwrap_used, reason = "a bench has nobody to report an error to")]
+#![expect(
+    clippy::unwrap_used,
+    reason = "a bench has nobody to report an error to"
+)]
 
 use std::hint::black_box;
 use std::sync::Arc;

@@ -18,6 +18,7 @@ use object_store::{
     PutOptions, PutPayload, PutResult, RenameOptions, Result, coalesce_ranges,
 };
 use parking_lot::Mutex;
+use tokio::time::Instant;
 
 /// Milliseconds until the answer of one GET request after another, as S3 gives them: mostly around 30, with a tail.
 pub(crate) const S3_LATENCIES_MS: [u64; 14] =
@@ -30,14 +31,17 @@ pub(crate) struct Traffic {
     pub(crate) requests: u64,
     /// Bytes of the bodies that arrived.
     pub(crate) bytes: u64,
-    /// Disjoint periods in which at least one request was outstanding: round trips that nothing overlapped.
+    /// Round trips one after the other: the longest chain of requests each of which began when the one before it had
+    /// ended. For a reader that does one thing at a time this is the number of periods it waited; of several readers
+    /// that do not wait for each other it is about that of the slowest, however their requests overlap.
     pub(crate) rounds: u64,
 }
 
 #[derive(Debug, Default)]
 struct Counters {
     traffic: Traffic,
-    outstanding: u64,
+    /// When the last request of the longest chain ended.
+    chain_end: Option<Instant>,
     /// Requests charged so far; chooses the next latency.
     charged: usize,
 }
@@ -55,17 +59,16 @@ impl Meter {
         let latency = {
             let mut counters = self.counters.lock();
             counters.traffic.requests += 1;
-            if counters.outstanding == 0 {
-                counters.traffic.rounds += 1;
-            }
-            counters.outstanding += 1;
             let turn = counters.charged;
             counters.charged += 1;
             turn.checked_rem(self.latencies.len())
                 .map(|i| self.latencies[i])
         };
         // Before the wait: a request that is given up while it waits is no longer outstanding.
-        let outstanding = Outstanding(Arc::clone(self));
+        let outstanding = Outstanding {
+            meter: Arc::clone(self),
+            begin: Instant::now(),
+        };
         if let Some(latency) = latency.filter(|latency| !latency.is_zero()) {
             tokio::time::sleep(latency).await;
         }
@@ -77,12 +80,20 @@ impl Meter {
     }
 }
 
-/// A request under way.
-struct Outstanding(Arc<Meter>);
+/// A request under way; it ends when this is dropped.
+struct Outstanding {
+    meter: Arc<Meter>,
+    begin: Instant,
+}
 
 impl Drop for Outstanding {
     fn drop(&mut self) {
-        self.0.counters.lock().outstanding -= 1;
+        let mut counters = self.meter.counters.lock();
+        // Taking whatever ends first and does not overlap what was taken before makes the longest chain.
+        if counters.chain_end.is_none_or(|end| end <= self.begin) {
+            counters.chain_end = Some(Instant::now());
+            counters.traffic.rounds += 1;
+        }
     }
 }
 
@@ -129,12 +140,10 @@ impl LatencyStore {
 
     /// Starts counting at zero, and the latencies at the first.
     ///
-    /// A request that is outstanding at this moment belongs to the time before: it is counted no more, but until it
-    /// ends nothing opens a new round.
+    /// Meant for when nothing is outstanding: a request that began before would still count as a round.
     pub(crate) fn reset(&self) {
         let mut counters = self.meter.counters.lock();
-        counters.traffic = Traffic::default();
-        counters.charged = 0;
+        *counters = Counters::default();
     }
 }
 
@@ -254,10 +263,8 @@ fn charge_listing(
 
 #[cfg(test)]
 mod tests {
-    use object_store::memory::InMemory;
-    use tokio::time::Instant;
-
     use super::*;
+    use object_store::memory::InMemory;
 
     const MIB: u64 = 1024 * 1024;
 
@@ -334,6 +341,21 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn rounds_of_readers_that_overlap_are_not_added_up() {
+        let (store, path) = store(&[30, 50]).await;
+        let reader = async || {
+            for _ in 0..10 {
+                store.get_range(&path, 0..1).await.unwrap();
+            }
+        };
+        // The two begin at once and are out of step ever after; each waits for ten round trips.
+        tokio::join!(reader(), reader());
+        assert_eq!(store.traffic().requests, 20);
+        let rounds = store.traffic().rounds;
+        assert!((10..=13).contains(&rounds), "{rounds}");
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn overlapping_requests_are_one_round() {
         let (store, path) = store(&[50, 20, 50]).await;
         let (first, second) =
@@ -376,8 +398,9 @@ mod tests {
         assert_eq!(listing.next().await.unwrap().unwrap().location, path);
         assert_eq!(begin.elapsed(), Duration::from_millis(40));
         store.get_range(&path, 0..1).await.unwrap();
-        assert_eq!(store.traffic().rounds, 1);
         drop(listing);
+        // The first request came while the listing went on, the second comes after both.
+        assert_eq!(store.traffic().rounds, 1);
         store.get_range(&path, 0..1).await.unwrap();
         assert_eq!(
             store.traffic(),

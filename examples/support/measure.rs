@@ -3,8 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use datafusion::common::DataFusionError;
-use datafusion::physical_plan::{ExecutionPlan, collect};
+use datafusion::physical_plan::collect;
 use datafusion::prelude::{SessionConfig, SessionContext};
 use object_store::ObjectStore;
 use url::Url;
@@ -101,7 +100,7 @@ impl Side {
     }
 
     /// Plans and executes a query, each timed apart.
-    pub(crate) async fn run(&self, sql: &str) -> Result<Run, DataFusionError> {
+    pub(crate) async fn run(&self, sql: &str) -> Result<Run> {
         self.store.reset();
         let begin = Instant::now();
         let plan = self.session.sql(sql).await?.create_physical_plan().await?;

@@ -297,6 +297,25 @@ mod tests {
     }
 
     #[test]
+    fn row_groups_are_of_the_size_they_are_said_to_be() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = table_path(dir.path(), "lineitem");
+        write_table(&path, "lineitem", 0.1, &AtomicU64::new(0)).unwrap();
+        let file = SerializedFileReader::new(File::open(&path).unwrap()).unwrap();
+        let groups = file.metadata().row_groups();
+        let sizes: Vec<_> = groups
+            .iter()
+            .map(|group| group.compressed_size() >> 10)
+            .collect();
+        let full = &sizes[..sizes.len() - 1];
+        assert!(full.len() >= 4, "{sizes:?} KiB");
+        assert!(
+            full.iter().all(|kib| (3500..=4500).contains(kib)),
+            "{sizes:?} KiB"
+        );
+    }
+
+    #[test]
     fn a_folder_that_cannot_be_made_is_named() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let error = make(file.path(), SCALE_FACTOR, &Progress::new())
