@@ -210,8 +210,15 @@ impl Sides {
         let pushdown = if args.pushdown { "on" } else { "off" };
         let latency = match latency {
             Latency::None => "none simulated".to_owned(),
-            Latency::Fixed(latency) => format!("{} ms a request", latency.as_millis()),
-            Latency::S3 => format!("{S3_LATENCIES_MS:?} ms in turn"),
+            Latency::Fixed(latency) => {
+                format!(
+                    "{} ms, each request on its own after coalescing",
+                    latency.as_millis()
+                )
+            }
+            Latency::S3 => {
+                format!("{S3_LATENCIES_MS:?} ms in turn, each request on its own after coalescing")
+            }
         };
         let [setup_off, setup_on] = self.setup_times.map(|time| time.as_secs_f64());
         let equal = comparisons
@@ -223,7 +230,7 @@ impl Sides {
              machine   {cores} cores, DataFusion {}\n\
              session   {} partitions, prefetch_size {}, filter pushdown {pushdown}, fastest of {}\n\
              data      {data}\n\
-             latency   {latency}, each request charged on its own after coalescing\n\
+             latency   {latency}\n\
              set-up    registering the tables: off {setup_off:.2} s, on {setup_on:.2} s",
             comparisons.len(),
             datafusion::DATAFUSION_VERSION,

@@ -42,13 +42,11 @@ fn open_url(location: &str, url: &Url) -> Result<OwnData> {
             .map_err(|()| format!("{location} is not the URL of a file on this machine"))?;
         return open_local(&path);
     }
-    // Unlike keys of the environment, those of the stores are lower case; unknown ones are passed over.
-    let options = std::env::vars_os().filter_map(|(key, value)| {
-        Some((
-            key.into_string().ok()?.to_ascii_lowercase(),
-            value.into_string().ok()?,
-        ))
-    });
+    // The stores pass over variables that are none of theirs. Who writes `http://` need not allow it once more.
+    let environment = std::env::vars_os()
+        .filter_map(|(key, value)| Some((key.into_string().ok()?, value.into_string().ok()?)));
+    let http = (url.scheme() == "http").then(|| ("allow_http".to_owned(), "true".to_owned()));
+    let options = environment.chain(http);
     let (store, path) =
         parse_url_opts(url, options).map_err(|e| format!("cannot open {location}: {e}"))?;
     let path = with_slash_if(url.path().ends_with('/'), &path);

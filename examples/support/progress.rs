@@ -2,7 +2,9 @@
 
 use std::future::Future;
 use std::io::{IsTerminal, Write};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 /// How often the line is written again while something runs.
 pub(crate) const REFRESH_INTERVAL: Duration = Duration::from_millis(250);
@@ -52,7 +54,7 @@ impl Progress {
         self.step(label);
         let begin = Instant::now();
         let mut future = std::pin::pin!(future);
-        let mut tick = tokio::time::interval(REFRESH_INTERVAL);
+        let mut tick = tokio::time::interval_at(begin + REFRESH_INTERVAL, REFRESH_INTERVAL);
         loop {
             tokio::select! {
                 output = &mut future => return output,
