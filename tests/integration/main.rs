@@ -1,1 +1,3 @@
 //! Integration tests: one binary, so that DataFusion is linked once.
+
+mod support;
