@@ -138,11 +138,7 @@ pub(crate) fn sized(chunk_bytes: &[usize]) -> Bytes {
             .enumerate()
             .map(|(i, &bytes)| payload(i, bytes))
             .collect();
-        let layout = Layout {
-            statistics: EnabledStatistics::None,
-            ..Layout::plain()
-        };
-        let file = write(&row_groups, &layout);
+        let file = write(&row_groups, &Layout::plain());
         let metadata = metadata(&file);
         let mut exact = true;
         for (i, wanted) in chunk_bytes.iter().enumerate() {

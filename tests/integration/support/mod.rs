@@ -6,5 +6,6 @@ pub(crate) mod compare;
 pub(crate) mod faulty;
 pub(crate) mod files;
 pub(crate) mod log;
+pub(crate) mod observe;
 pub(crate) mod session;
 pub(crate) mod store;
