@@ -1,1 +1,5 @@
 //! Integration tests: one binary, so that DataFusion is linked once.
+
+mod io_patterns;
+mod simulation;
+mod support;
