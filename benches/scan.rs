@@ -17,6 +17,7 @@ use bytes::Bytes;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use datafusion::physical_plan::{ExecutionPlan, execute_stream_partitioned};
 use datafusion::prelude::{ParquetReadOptions, SessionConfig, SessionContext};
+use datafusion_parquet_prefetch::PrefetchSessionContext;
 use futures::StreamExt;
 use object_store::memory::InMemory;
 use object_store::path::Path;
@@ -71,21 +72,16 @@ fn file() -> Result<Bytes> {
     Ok(writer.into_inner()?.into())
 }
 
-// ---- For the integration of the crate's own session: what `ours` returns becomes ------------------------------------
-//
-//     let session = PrefetchSessionContext::new_with_config(config);
-//     session.sql(&format!("SET datafusion.execution.parquet.prefetch_size = '{prefetch_size}'")).await?;
-//
-// and tables are made with CREATE EXTERNAL TABLE instead of `register_parquet` if the rule is not in the session.
 fn stock(config: SessionConfig) -> SessionContext {
     SessionContext::new_with_config(config)
 }
 
 async fn ours(config: SessionConfig, prefetch_size: &str) -> Result<SessionContext> {
-    let _ = prefetch_size;
-    Ok(SessionContext::new_with_config(config))
+    let session = PrefetchSessionContext::new_with_config(config);
+    let sql = format!("SET datafusion.execution.parquet.prefetch_size = '{prefetch_size}'");
+    session.sql(&sql).await?;
+    Ok(session.into_inner())
 }
-// ----------------------------------------------------------------------------------------------------------------------
 
 async fn plan(session: &SessionContext, data: &Bytes) -> Result<Arc<dyn ExecutionPlan>> {
     let store = InMemory::new();

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use datafusion::physical_plan::collect;
-use datafusion::prelude::{SessionConfig, SessionContext};
+use datafusion::prelude::SessionConfig;
+use datafusion_parquet_prefetch::PrefetchSessionContext;
 use object_store::ObjectStore;
 use url::Url;
 
@@ -13,36 +14,19 @@ use super::args::Args;
 use super::compare::Answer;
 use super::latency_store::{LatencyStore, Traffic};
 
-// ---- For the integration of the crate's own session: replace the alias and the two functions below by -------------
-//
-//     pub(crate) use datafusion_parquet_prefetch::PrefetchSessionContext as Session;
-//     fn new_session(config: SessionConfig) -> Session { Session::new_with_config(config) }
-//     async fn set_prefetch_size(session: &Session, size: &str) -> Result<()> {
-//         let size = size.replace('\'', "''");
-//         session.sql(&format!("SET datafusion.execution.parquet.prefetch_size = '{size}'")).await?;
-//         Ok(())
-//     }
-pub(crate) type Session = SessionContext;
-
-fn new_session(config: SessionConfig) -> Session {
-    Session::new_with_config(config)
-}
-
-#[expect(
-    clippy::unused_async,
-    reason = "the crate's own session sets the option with a statement"
-)]
-async fn set_prefetch_size(_session: &Session, _size: &str) -> Result<()> {
+async fn set_prefetch_size(session: &PrefetchSessionContext, size: &str) -> Result<()> {
+    let size = size.replace('\'', "''");
+    let sql = format!("SET datafusion.execution.parquet.prefetch_size = '{size}'");
+    session.sql(&sql).await?;
     Ok(())
 }
-// -------------------------------------------------------------------------------------------------------------------
 
 /// Where the store is registered, whatever kind of store it is: the store knows the rest.
 const STORE_URL: &str = "quickstart://data";
 
 /// One side of the comparison: a session of its own, so that no cache that one side filled serves the other.
 pub(crate) struct Side {
-    session: Session,
+    session: PrefetchSessionContext,
     store: Arc<LatencyStore>,
 }
 
@@ -68,7 +52,7 @@ impl Side {
     ) -> Result<Self> {
         let mut config = SessionConfig::new().with_target_partitions(args.partitions.get());
         config.options_mut().execution.parquet.pushdown_filters = args.pushdown;
-        let session = new_session(config);
+        let session = PrefetchSessionContext::new_with_config(config);
         let store = Arc::new(store);
         session.register_object_store(
             &Url::parse(STORE_URL)?,

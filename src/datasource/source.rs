@@ -27,7 +27,7 @@ use super::opener::{OpenerMorselizer, PrefetchingParquetOpener};
 use crate::config::PrefetchSettings;
 use crate::fetch::ReaderFactory;
 use crate::metrics::{ScanMetrics, count_encryption_fallback};
-use crate::open::order::{SortPushdown, SortPushdownOutcome, sort_pushdown};
+use crate::open::order::{SortPushdown, SortPushdownOutcome, reorder_files, sort_pushdown};
 use crate::open::virtual_columns::VirtualColumns;
 use crate::open::{PruningSwitches, RowFilterSettings, ScanContext, int96_coercion};
 
@@ -351,7 +351,8 @@ impl FileSource for PrefetchingParquetSource {
     }
 
     fn reorder_files(&self, files: Vec<PartitionedFile>) -> Vec<PartitionedFile> {
-        self.inner.reorder_files(files)
+        // By what was worked out, not by what stock's source keeps: only the former survives being sent elsewhere.
+        reorder_files(files, &self.sort, self.table_schema().table_schema())
     }
 
     fn try_pushdown_projection(

@@ -13,7 +13,7 @@ use parquet::arrow::async_reader::AsyncFileReader;
 use crate::error::FetchError;
 use crate::fetch::{FileReader, Staging};
 use crate::metrics::ScanMetrics;
-use crate::plan::{PlannedRowGroup, RangePlanner, ScanOrder, widen};
+use crate::plan::{PlannedRowGroup, RangePlanner, RowGroupRead, ScanOrder, bridged, widen};
 
 /// How far ahead fetches reach, and what that may hold.
 pub(crate) struct Prefetch {
@@ -34,6 +34,8 @@ pub(crate) struct ByteSource {
     staging: Staging,
     prefetch: Prefetch,
     metrics: ScanMetrics,
+    /// Under a row filter: what the decoder has been given for the current row group, by its place.
+    handed_out: Vec<(usize, Range<u64>)>,
 }
 
 impl ByteSource {
@@ -50,6 +52,7 @@ impl ByteSource {
             staging,
             prefetch,
             metrics,
+            handed_out: Vec::new(),
         }
     }
 
@@ -66,14 +69,15 @@ impl ByteSource {
         ranges: &[Range<u64>],
         buffered_bytes: u64,
     ) -> Result<Vec<Bytes>> {
-        let place = order.current().map(|read| read.place);
+        let place = order.current().map_or(usize::MAX, |read| read.place);
+        // The decoder may have passed row groups in silence since the last boundary.
+        self.staging.drop_before(place);
+        self.handed_out.retain(|(of, _)| *of == place);
         let mut answers: Vec<Option<Bytes>> = ranges
             .iter()
-            .map(|range| {
-                if range.is_empty() {
-                    return Some(Bytes::new());
-                }
-                self.staging.take(place?, range)
+            .map(|range| match range.is_empty() {
+                true => Some(Bytes::new()),
+                false => self.staging.take(place, range),
             })
             .collect();
         let missing: Vec<Range<u64>> = ranges
@@ -82,11 +86,13 @@ impl ByteSource {
             .filter(|(_, answer)| answer.is_none())
             .map(|(range, _)| range.clone())
             .collect();
+        if self.prefetch.ranges.has_row_filter() {
+            self.handed_out
+                .extend(ranges.iter().map(|range| (place, range.clone())));
+        }
         if !missing.is_empty() {
-            let mut fetched = self
-                .fetch(order, missing, buffered_bytes)
-                .await?
-                .into_iter();
+            let fetched = self.fetch(order, missing, buffered_bytes).await?;
+            let mut fetched = fetched.into_iter();
             for answer in answers.iter_mut().filter(|answer| answer.is_none()) {
                 *answer = fetched.next();
             }
@@ -94,7 +100,7 @@ impl ByteSource {
         Ok(answers.into_iter().flatten().collect())
     }
 
-    /// Whether nothing is to be fetched for the row group at `place`.
+    /// Drops what is staged for the row group at `place`, which will not be decoded.
     pub(crate) fn drop_staged(&mut self, place: usize) {
         self.staging.remove(place);
     }
@@ -125,7 +131,10 @@ impl ByteSource {
             .cloned()
             .collect();
         let bytes: u64 = planned.iter().map(|group| group.bytes).sum();
-        self.metrics.prefetched_row_group_count.add(planned.len());
+        let later = planned
+            .iter()
+            .filter(|group| order.current().is_none_or(|read| read.place != group.place));
+        self.metrics.prefetched_row_group_count.add(later.count());
         self.metrics
             .prefetched_bytes
             .add(usize::try_from(bytes).unwrap_or(usize::MAX));
@@ -159,18 +168,69 @@ impl ByteSource {
         required: &[Range<u64>],
         buffered_bytes: u64,
     ) -> Result<Vec<PlannedRowGroup>> {
-        let required_bytes: u64 = required.iter().map(|range| range.end - range.start).sum();
-        let held = buffered_bytes
+        let held_bytes = buffered_bytes
             .saturating_add(self.staging.bytes())
-            .saturating_add(required_bytes);
-        widen(
+            .saturating_add(total_bytes(required));
+        let room_bytes = self.prefetch.budget_bytes.saturating_sub(held_bytes);
+        let mut planned = widen(
             order.pending().iter().take(self.prefetch.max_row_groups),
-            self.prefetch.budget_bytes.saturating_sub(held),
+            room_bytes,
             order.rows_left_after_current(),
             |place| self.staging.contains(place),
             |read, limit| self.prefetch.ranges.ranges(read, limit),
-        )
-        .map_err(DataFusionError::from)
+        )?;
+        if let Some(current) = order.current()
+            && self.prefetch.ranges.has_row_filter()
+        {
+            self.take_along_what_is_read_in_passing(current, required, room_bytes, &mut planned)?;
+        }
+        Ok(planned)
+    }
+
+    /// Adds what the filter of the current row group may leave to be read of it, as far as it lies in gaps that the
+    /// requests read in passing: else it would be thrown away now and asked for again. Later row groups give way to it.
+    fn take_along_what_is_read_in_passing(
+        &self,
+        current: &RowGroupRead,
+        required: &[Range<u64>],
+        room_bytes: u64,
+        planned: &mut Vec<PlannedRowGroup>,
+    ) -> Result<()> {
+        let place = current.place;
+        let mut rest = self.prefetch.ranges.ranges(current, None)?;
+        rest.retain(|range| {
+            !self.staging.holds(place, range)
+                && !self
+                    .handed_out
+                    .iter()
+                    .any(|(_, used)| used.start < range.end && range.start < used.end)
+        });
+        let in_passing = |planned: &[PlannedRowGroup], rest| {
+            let later = planned.iter().flat_map(|group| &group.ranges);
+            let asked: Vec<Range<u64>> = required.iter().chain(later).cloned().collect();
+            bridged(&asked, rest, self.reader.bridged_gap_bytes())
+        };
+        let rest = in_passing(planned, rest);
+        let extra_bytes = total_bytes(&rest);
+        let mut planned_bytes: u64 = planned.iter().map(|group| group.bytes).sum();
+        while planned_bytes.saturating_add(extra_bytes) > room_bytes {
+            let Some(last) = planned.pop() else { break };
+            planned_bytes -= last.bytes;
+        }
+        // With fewer row groups there may be fewer gaps.
+        let ranges = in_passing(planned, rest);
+        let bytes = total_bytes(&ranges);
+        if bytes > 0 && planned_bytes.saturating_add(bytes) <= room_bytes {
+            planned.insert(
+                0,
+                PlannedRowGroup {
+                    place,
+                    ranges,
+                    bytes,
+                },
+            );
+        }
+        Ok(())
     }
 
     /// Keeps as many of `planned` as the memory pool has room for.
@@ -225,4 +285,8 @@ impl ByteSource {
     fn unusable(&self, error: FetchError) -> DataFusionError {
         DataFusionError::External(Box::new(error))
     }
+}
+
+fn total_bytes(ranges: &[Range<u64>]) -> u64 {
+    ranges.iter().map(|range| range.end - range.start).sum()
 }

@@ -42,6 +42,16 @@ pub(crate) enum StoreKind {
     LocalFile,
 }
 
+impl StoreKind {
+    /// Gaps between ranges that are read in passing, in bytes.
+    pub(crate) fn bridged_gap_bytes(self) -> u64 {
+        match self {
+            Self::Remote => OBJECT_STORE_COALESCE_DEFAULT,
+            Self::LocalFile => 0,
+        }
+    }
+}
+
 impl PinnedStore {
     pub(crate) fn new(
         inner: Arc<dyn ObjectStore>,

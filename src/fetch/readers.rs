@@ -13,7 +13,7 @@ use datafusion::execution::cache::cache_manager::FileMetadataCache;
 use datafusion::physical_plan::metrics::{Count, ExecutionPlanMetricsSet};
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use object_store::ObjectStore;
+use object_store::{OBJECT_STORE_COALESCE_DEFAULT, ObjectStore};
 use parquet::arrow::arrow_reader::ArrowReaderOptions;
 use parquet::arrow::async_reader::AsyncFileReader;
 use parquet::file::metadata::ParquetMetaData;
@@ -84,20 +84,16 @@ impl ReaderFactory {
         metrics_set: &ExecutionPlanMetricsSet,
         metrics: &ScanMetrics,
     ) -> FileReaders {
-        let (factory, counts_requests): (Arc<dyn ParquetFileReaderFactory>, bool) = match self {
-            Self::AsSet(factory) => (Arc::clone(factory), false),
+        let (factory, counts_requests, bridged_gap_bytes) = match self {
+            Self::AsSet(factory) => (Arc::clone(factory), false, OBJECT_STORE_COALESCE_DEFAULT),
             Self::Pinned {
                 store,
                 metadata_cache,
                 kind,
             } => {
                 let requests = metrics.fetch_request_count.clone();
-                let store = Arc::new(PinnedStore::new(
-                    Arc::clone(store),
-                    &file.object_meta,
-                    *kind,
-                    requests,
-                ));
+                let store = PinnedStore::new(Arc::clone(store), &file.object_meta, *kind, requests);
+                let store = Arc::new(store);
                 let factory: Arc<dyn ParquetFileReaderFactory> = match metadata_cache {
                     None => Arc::new(DefaultParquetFileReaderFactory::new(store)),
                     Some(cache) => {
@@ -108,7 +104,7 @@ impl ReaderFactory {
                         ))
                     }
                 };
-                (factory, true)
+                (factory, true, kind.bridged_gap_bytes())
             }
         };
         FileReaders {
@@ -119,6 +115,7 @@ impl ReaderFactory {
             metrics_set: metrics_set.clone(),
             metrics: metrics.clone(),
             counts_requests,
+            bridged_gap_bytes,
         }
     }
 }
@@ -194,6 +191,7 @@ pub(crate) struct FileReaders {
     metrics_set: ExecutionPlanMetricsSet,
     metrics: ScanMetrics,
     counts_requests: bool,
+    bridged_gap_bytes: u64,
 }
 
 impl FileReaders {
@@ -212,6 +210,7 @@ impl FileReaders {
             inner,
             metrics: self.metrics.clone(),
             counts_requests: self.counts_requests,
+            bridged_gap_bytes: self.bridged_gap_bytes,
         })
     }
 }
@@ -222,9 +221,16 @@ pub(crate) struct FileReader {
     metrics: ScanMetrics,
     /// Whether the reader adds its requests to the metrics itself; else each call counts as one.
     counts_requests: bool,
+    bridged_gap_bytes: u64,
 }
 
 impl FileReader {
+    /// Gaps between ranges that a request reads rather than splits, in bytes. A user's reader is taken to go through
+    /// object_store's coalescing, as stock's does.
+    pub(crate) fn bridged_gap_bytes(&self) -> u64 {
+        self.bridged_gap_bytes
+    }
+
     /// Counts a wait for `future`. Requests made while fetching metadata follow one another, all others go out together.
     async fn measured<T>(
         metrics: &ScanMetrics,
@@ -259,6 +265,7 @@ impl AsyncFileReader for FileReader {
             inner,
             metrics,
             counts_requests,
+            ..
         } = self;
         Self::measured(metrics, *counts_requests, false, inner.get_bytes(range)).boxed()
     }
@@ -271,6 +278,7 @@ impl AsyncFileReader for FileReader {
             inner,
             metrics,
             counts_requests,
+            ..
         } = self;
         Self::measured(
             metrics,
@@ -289,6 +297,7 @@ impl AsyncFileReader for FileReader {
             inner,
             metrics,
             counts_requests,
+            ..
         } = self;
         Self::measured(metrics, *counts_requests, true, inner.get_metadata(options)).boxed()
     }

@@ -19,14 +19,25 @@ pub(crate) struct Staging {
     unused_bytes: Count,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct StagedRowGroup {
     /// By start, without overlap.
     chunks: Vec<(Range<u64>, Bytes)>,
     bytes: u64,
     used_bytes: u64,
-    /// Shared by all row groups of one fetch: their buffers may be slices of one allocation.
-    _reservation: Option<Arc<MemoryReservation>>,
+    /// One for each fetch. Shared by all row groups of it: their buffers may be slices of one allocation.
+    reservations: Vec<Arc<MemoryReservation>>,
+}
+
+impl StagedRowGroup {
+    fn covering(&self, range: &Range<u64>) -> Option<&(Range<u64>, Bytes)> {
+        let after = self
+            .chunks
+            .partition_point(|(staged, _)| staged.start <= range.start);
+        self.chunks
+            .get(after.checked_sub(1)?)
+            .filter(|(staged, _)| range.end <= staged.end)
+    }
 }
 
 impl Staging {
@@ -48,39 +59,36 @@ impl Staging {
         self.row_groups.contains_key(&place)
     }
 
-    /// Keeps `chunks` for the row group at `place` of the scan order.
+    /// Whether `range` can be taken for the row group at `place`.
+    pub(crate) fn holds(&self, place: usize, range: &Range<u64>) -> bool {
+        self.row_groups
+            .get(&place)
+            .is_some_and(|group| group.covering(range).is_some())
+    }
+
+    /// Keeps `chunks` for the row group at `place` of the scan order, next to what is kept for it already.
     pub(crate) fn insert(
         &mut self,
         place: usize,
-        mut chunks: Vec<(Range<u64>, Bytes)>,
+        chunks: Vec<(Range<u64>, Bytes)>,
         reservation: Option<Arc<MemoryReservation>>,
     ) {
-        chunks.sort_unstable_by_key(|(range, _)| range.start);
-        let bytes = chunks
+        let bytes: u64 = chunks
             .iter()
             .map(|(range, _)| range.end - range.start)
             .sum();
-        self.remove(place);
         self.bytes += bytes;
-        let group = StagedRowGroup {
-            chunks,
-            bytes,
-            used_bytes: 0,
-            _reservation: reservation,
-        };
-        self.row_groups.insert(place, group);
+        let group = self.row_groups.entry(place).or_default();
+        group.bytes += bytes;
+        group.chunks.extend(chunks);
+        group.chunks.sort_unstable_by_key(|(range, _)| range.start);
+        group.reservations.extend(reservation);
     }
 
     /// The bytes of `range`, where they are staged for the row group at `place`.
     pub(crate) fn take(&mut self, place: usize, range: &Range<u64>) -> Option<Bytes> {
         let group = self.row_groups.get_mut(&place)?;
-        let after = group
-            .chunks
-            .partition_point(|(staged, _)| staged.start <= range.start);
-        let (staged, bytes) = group.chunks.get(after.checked_sub(1)?)?;
-        if range.end > staged.end {
-            return None;
-        }
+        let (staged, bytes) = group.covering(range)?;
         let from = usize::try_from(range.start - staged.start).ok()?;
         let to = usize::try_from(range.end - staged.start).ok()?;
         let slice = bytes.slice(from..to);

@@ -212,11 +212,6 @@ impl RowGroupPruner {
             }
         }
     }
-
-    /// Whether one row group can be left out; see [`Self::prune`].
-    pub(crate) fn should_prune(&mut self, row_group_idx: usize) -> bool {
-        self.prune(&[row_group_idx]).contains(&true)
-    }
 }
 
 /// Ends the stream of a file as soon as its statistics rule it out.

@@ -21,6 +21,7 @@ pub(crate) struct RangePlanner {
     plain: BTreeSet<usize>,
     /// Leaf columns that a row filter reads and the projection reuses: the decoder reads them in whole batches.
     batch_aligned: BTreeSet<usize>,
+    has_row_filter: bool,
 }
 
 impl RangePlanner {
@@ -55,7 +56,13 @@ impl RangePlanner {
             batch_size,
             plain,
             batch_aligned,
+            has_row_filter: filter.is_some(),
         }
+    }
+
+    /// Whether a row group may be asked for in more than one step: for its filter, and for the rows that this keeps.
+    pub(crate) fn has_row_filter(&self) -> bool {
+        self.has_row_filter
     }
 
     /// File-absolute, half-open ranges that decoding `read` takes, of which at most `limit` rows are returned.

@@ -56,6 +56,35 @@ pub(crate) fn widen<'a, E>(
     Ok(planned)
 }
 
+/// Those of `candidates` that the requests for `asked` read in passing: coalescing bridges gaps of up to `max_gap_bytes`
+/// between ranges, and reads what lies in them.
+pub(crate) fn bridged(
+    asked: &[Range<u64>],
+    candidates: Vec<Range<u64>>,
+    max_gap_bytes: u64,
+) -> Vec<Range<u64>> {
+    let mut sorted = asked.to_vec();
+    sorted.sort_unstable_by_key(|range| range.start);
+    let mut gaps: Vec<Range<u64>> = Vec::new();
+    let mut end = sorted.first().map_or(0, |range| range.start);
+    for range in sorted {
+        if range.start > end && range.start - end <= max_gap_bytes {
+            gaps.push(end..range.start);
+        }
+        end = end.max(range.end);
+    }
+    candidates
+        .into_iter()
+        .filter(|candidate| {
+            let after = gaps.partition_point(|gap| gap.start <= candidate.start);
+            !candidate.is_empty()
+                && after
+                    .checked_sub(1)
+                    .is_some_and(|index| candidate.end <= gaps[index].end)
+        })
+        .collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -127,5 +156,21 @@ mod tests {
             planned.iter().map(|group| group.place).collect::<Vec<_>>(),
             [2]
         );
+    }
+
+    #[test]
+    fn what_lies_in_a_bridged_gap_is_read_in_passing() {
+        let asked = [300..400, 0..100, 150..200, 1000..1100];
+        let candidates = vec![
+            100..150, // fills a gap
+            200..250, // lies in a gap
+            250..301, // overlaps what is asked for
+            400..500, // the gap is too wide
+            1100..1200,
+            220..220,
+        ];
+        assert_eq!(bridged(&asked, candidates, 100), [100..150, 200..250]);
+        assert_eq!(bridged(&asked, vec![100..150], 0), [] as [Range<u64>; 0]);
+        assert_eq!(bridged(&[], vec![0..1], 100), [] as [Range<u64>; 0]);
     }
 }
