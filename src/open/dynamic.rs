@@ -364,7 +364,7 @@ mod tests {
         assert_eq!(pruner.prune(&[0, 1, 2, 3]), [false, false, false, true]);
         // Any row groups in any order: those that are pending, as they will be read.
         assert_eq!(pruner.prune(&[3, 0]), [true, false]);
-        assert!(pruner.should_prune(3) && !pruner.should_prune(2));
+        assert_eq!(pruner.prune(&[3, 2]), [true, false]);
         filter.update(less_than(10)).unwrap();
         assert_eq!(pruner.prune(&[1, 0, 2]), [true, false, true]);
         assert_eq!(pruner.prune(&[]), [false; 0]);
@@ -394,7 +394,7 @@ mod tests {
         let filter = open_filter();
         let Pruner { mut pruner, .. } = pruner(&filter, &tens(2));
         filter.update(less_than(10)).unwrap();
-        assert!(pruner.should_prune(1));
+        assert_eq!(pruner.prune(&[1]), [true]);
     }
 
     #[test]
@@ -410,7 +410,7 @@ mod tests {
             .update(Arc::new(BinaryExpr::new(a(), Operator::Lt, lit("x"))))
             .unwrap();
         assert_eq!(pruner.prune(&[0, 1, 2]), [false; 3]);
-        assert!(!pruner.should_prune(0));
+        assert_eq!(pruner.prune(&[0]), [false]);
         assert_eq!((creation_errors.value(), evaluation_errors.value()), (0, 4));
         // A later state of the filter prunes again.
         filter.update(less_than(0)).unwrap();
@@ -458,7 +458,7 @@ mod tests {
             for bound in bounds {
                 filter.update(less_than(bound)).unwrap();
                 let pruned = pruner.prune(&all);
-                let one_by_one: Vec<bool> = all.iter().map(|&i| pruner.should_prune(i)).collect();
+                let one_by_one: Vec<bool> = all.iter().flat_map(|&i| pruner.prune(&[i])).collect();
                 prop_assert_eq!(&pruned, &one_by_one);
                 for (values, pruned) in row_groups.iter().zip(pruned) {
                     let matches = values.iter().flatten().any(|value| *value < bound);

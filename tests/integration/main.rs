@@ -1,5 +1,11 @@
 //! Integration tests: one binary, so that DataFusion is linked once.
 
+mod cancellation;
+mod cases;
+mod equivalence;
+mod faults;
+mod generations;
 mod io_patterns;
+mod property;
 mod simulation;
 mod support;

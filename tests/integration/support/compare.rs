@@ -8,6 +8,7 @@ use datafusion::arrow::compute::{concat_batches, take_record_batch};
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::arrow::row::{OwnedRow, RowConverter, SortField};
 use datafusion::arrow::util::pretty::pretty_format_batches;
+use datafusion::common::runtime::SpawnedTask;
 use datafusion::physical_plan::{ExecutionPlan, collect};
 use datafusion::prelude::SessionContext;
 
@@ -72,11 +73,12 @@ pub(crate) async fn answer(ctx: &SessionContext, sql: &str) -> Result<Answer, St
     execute(ctx, plan).await
 }
 
-/// Awaits in a task of its own, so that a panic ends that and not the test.
+/// Awaits in a task of its own, so that a panic ends that and not the test. Dropped, it ends the
+/// task.
 async fn caught<T: Send + 'static>(
     future: impl Future<Output = datafusion::error::Result<T>> + Send + 'static,
 ) -> Result<T, String> {
-    match tokio::spawn(future).await {
+    match SpawnedTask::spawn(future).await {
         Ok(result) => result.map_err(|error| error.to_string()),
         Err(error) => {
             let panic = error.into_panic();

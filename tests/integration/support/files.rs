@@ -91,9 +91,10 @@ pub(crate) fn write(row_groups: &[RecordBatch], layout: &Layout) -> Bytes {
     file.into()
 }
 
-/// Cuts a batch into row groups of `rows`.
+/// Cuts a batch into row groups of `rows`. An empty batch stays one, and gives a file without row
+/// groups.
 pub(crate) fn cut(batch: &RecordBatch, rows: usize) -> Vec<RecordBatch> {
-    (0..batch.num_rows())
+    (0..batch.num_rows().max(1))
         .step_by(rows)
         .map(|start| batch.slice(start, rows.min(batch.num_rows() - start)))
         .collect()

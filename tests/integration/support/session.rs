@@ -107,6 +107,7 @@ pub(crate) struct Table {
     name: String,
     location: String,
     columns: Option<String>,
+    schema: Option<Schema>,
     partitioned_by: Vec<(String, DataType)>,
     order: Vec<String>,
     options: BTreeMap<String, String>,
@@ -125,6 +126,7 @@ impl Table {
             name: name.to_owned(),
             location: url.to_owned(),
             columns: None,
+            schema: None,
             partitioned_by: Vec::new(),
             order: Vec::new(),
             options: BTreeMap::new(),
@@ -134,6 +136,12 @@ impl Table {
     /// The columns of the files as SQL declares them, instead of being inferred.
     pub(crate) fn with_columns(mut self, columns: &str) -> Self {
         self.columns = Some(columns.to_owned());
+        self
+    }
+
+    /// The columns of the files as a schema, which only `register_parquet` takes.
+    pub(crate) fn with_schema(mut self, schema: Schema) -> Self {
+        self.schema = Some(schema);
         self
     }
 
@@ -192,10 +200,12 @@ impl Table {
     }
 
     fn statement(&self) -> String {
+        assert!(self.schema.is_none(), "a statement takes no schema");
         let Self {
             name,
             location,
             columns,
+            schema: _,
             partitioned_by,
             order,
             options,
@@ -245,7 +255,7 @@ impl Table {
     /// The declared columns of the files, as the SQL planner of `ctx` understands them.
     async fn file_schema(&self, ctx: &SessionContext) -> Result<Option<Schema>> {
         let Some(columns) = &self.columns else {
-            return Ok(None);
+            return Ok(self.schema.clone());
         };
         Box::pin(ctx.sql(&format!("CREATE TABLE declared_columns ({columns})"))).await?;
         let schema = ctx
