@@ -7,24 +7,27 @@ use object_store::ObjectMeta;
 /// What is known of the generation of an object, from the listing or from an answer.
 ///
 /// Two generations are told apart by the strongest validator both sides have: the ETag, else the version, else the time
-/// of last modification (to the second, which is all that HTTP carries). The size must agree in any case.
+/// of last modification. The size must agree in any case.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Generation {
     size: u64,
     e_tag: Option<String>,
     version: Option<String>,
-    /// Seconds since the epoch; `None` where the listing did not say (a file made by hand has the epoch itself).
-    last_modified: Option<i64>,
+    /// `None` where the listing did not say (a file made by hand has the epoch).
+    last_modified: Option<LastModified>,
 }
 
 impl Generation {
     pub(crate) fn of(meta: &ObjectMeta) -> Self {
-        let seconds = meta.last_modified.timestamp();
+        let last_modified = LastModified {
+            seconds: meta.last_modified.timestamp(),
+            nanos: meta.last_modified.timestamp_subsec_nanos(),
+        };
         Self {
             size: meta.size,
             e_tag: meta.e_tag.clone().filter(|tag| !tag.is_empty()),
             version: meta.version.clone().filter(|version| !version.is_empty()),
-            last_modified: (seconds != 0).then_some(seconds),
+            last_modified: (last_modified != LastModified::default()).then_some(last_modified),
         }
     }
 
@@ -47,7 +50,7 @@ impl Generation {
             (Some(expected), Some(found), _, _) => opaque_tag(expected) == opaque_tag(found),
             (_, _, Some(expected), Some(found)) => expected == found,
             _ => match (self.last_modified, found.last_modified) {
-                (Some(expected), Some(found)) => expected == found,
+                (Some(expected), Some(found)) => expected.admits(found),
                 _ => true,
             },
         }
@@ -71,6 +74,20 @@ impl Generation {
     }
 }
 
+/// Time since the epoch. HTTP headers carry whole seconds, listings and local file systems more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct LastModified {
+    seconds: i64,
+    nanos: u32,
+}
+
+impl LastModified {
+    fn admits(self, found: Self) -> bool {
+        self.seconds == found.seconds
+            && (self.nanos == found.nanos || self.nanos == 0 || found.nanos == 0)
+    }
+}
+
 /// The part of an ETag that identifies, whatever form a listing or a header gave it.
 fn opaque_tag(tag: &str) -> &str {
     tag.trim_start_matches("W/").trim_matches('"')
@@ -85,8 +102,8 @@ impl fmt::Display for Generation {
         if let Some(version) = &self.version {
             write!(f, ", version {version}")?;
         }
-        if let Some(seconds) = self.last_modified {
-            write!(f, ", last modified {seconds} s after the epoch")?;
+        if let Some(LastModified { seconds, nanos }) = self.last_modified {
+            write!(f, ", last modified {seconds}.{nanos:09} s after the epoch")?;
         }
         Ok(())
     }
@@ -106,7 +123,7 @@ mod tests {
             size,
             e_tag: e_tag.map(Into::into),
             version: version.map(Into::into),
-            last_modified: seconds,
+            last_modified: seconds.map(|seconds| LastModified { seconds, nanos: 0 }),
         }
     }
 
@@ -125,6 +142,15 @@ mod tests {
         assert!(!versioned.admits(&generation(10, None, Some("2"), Some(5))));
         // Nothing in common but the size.
         assert!(generation(10, None, None, None).admits(&generation(10, Some("x"), None, Some(1))));
+    }
+
+    #[test]
+    fn times_are_compared_as_finely_as_both_sides_know_them() {
+        let at = |seconds, nanos| LastModified { seconds, nanos };
+        assert!(at(5, 7).admits(at(5, 7)));
+        assert!(!at(5, 7).admits(at(5, 8)));
+        assert!(at(5, 7).admits(at(5, 0)) && at(5, 0).admits(at(5, 7)));
+        assert!(!at(5, 0).admits(at(6, 0)));
     }
 
     #[test]

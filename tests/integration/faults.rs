@@ -275,9 +275,12 @@ async fn too_few_answers_are_an_error_and_no_panic(
     let setting = setting(scan, false, true);
     let expected = expected(&setting.config, SCAN).await;
     let forward = |_: &Attempt<'_>| Action::Forward;
-    let wrap = |store| Arc::new(Behaving::new(store, TooFewAnswers)) as Arc<dyn ObjectStore>;
+    let too_few = TooFewAnswers::default();
+    let behaviour = too_few.clone();
+    let wrap = |store| Arc::new(Behaving::new(store, behaviour)) as Arc<dyn ObjectStore>;
     let objects = objects().await;
     let scan = FaultyScan::plan_through(&setting, objects, &table(), SCAN, forward, wrap).await;
+    too_few.arm();
     match scan.run().await {
         Ending::Failed(error) => {
             assert!(!error.contains("panic"), "{error}");
