@@ -275,7 +275,10 @@ async fn what_is_ahead_of_the_decoder_never_exceeds_the_budget(
     } else {
         one_partition()
     };
-    let sql = "SELECT payload FROM t WHERE id % 2 = 0";
+    let (sql, rows) = match push_down {
+        false => ("SELECT payload FROM t", 16),
+        true => ("SELECT payload FROM t WHERE id % 2 = 0", 8),
+    };
     let Warm { ctx, log, pool } =
         warm(prefetch(budget), settings, &[(FILE, file)], &table(), sql).await;
     let planned = plan(&ctx, sql).await.unwrap();
@@ -283,7 +286,11 @@ async fn what_is_ahead_of_the_decoder_never_exceeds_the_budget(
     let mut stream = execute_stream(planned, ctx.task_ctx()).unwrap();
     let (mut row_group, mut decoded) = (0, 0);
     while let Some(batch) = stream.next().await {
-        assert_eq!(batch.unwrap().num_rows(), 8, "each row group is one batch");
+        assert_eq!(
+            batch.unwrap().num_rows(),
+            rows,
+            "each row group is one batch"
+        );
         // The whole row group, `id` included, which is also what coalescing reads in passing.
         decoded += u64::try_from(metadata.row_group(row_group).compressed_size()).unwrap();
         row_group += 1;
@@ -375,4 +382,26 @@ async fn the_requests_of_a_round_run_at_the_same_time() {
     );
     assert_eq!(ours.bytes, stock.bytes);
     assert_eq!(ours.elapsed, LATENCY);
+}
+
+#[tokio::test(start_paused = true)]
+#[ignore = "needs the scan"]
+async fn a_table_s_own_option_comes_before_the_session_s() {
+    let file = sixteen_mebibytes();
+    let table = table().with_option("format.prefetch_size", "4194304");
+    for session in [None, Some(16 << 20)] {
+        let scan = Scan::Prefetch {
+            prefetch_size: session,
+        };
+        let files = [(FILE, file.clone())];
+        let seen = observe(
+            scan,
+            one_partition(),
+            &files,
+            &table,
+            "SELECT payload FROM t",
+        )
+        .await;
+        assert_eq!(seen.rounds, 4, "{:#?}", seen.requests);
+    }
 }
