@@ -381,3 +381,25 @@ async fn the_requests_of_a_round_run_at_the_same_time() {
     assert_eq!(ours.bytes, stock.bytes);
     assert_eq!(ours.elapsed, LATENCY);
 }
+
+#[tokio::test(start_paused = true)]
+#[ignore = "needs the scan"]
+async fn a_table_s_own_option_comes_before_the_session_s() {
+    let file = sixteen_mebibytes();
+    let table = table().with_option("format.prefetch_size", "4194304");
+    for session in [None, Some(16 << 20)] {
+        let scan = Scan::Prefetch {
+            prefetch_size: session,
+        };
+        let files = [(FILE, file.clone())];
+        let seen = observe(
+            scan,
+            one_partition(),
+            &files,
+            &table,
+            "SELECT payload FROM t",
+        )
+        .await;
+        assert_eq!(seen.rounds, 4, "{:#?}", seen.requests);
+    }
+}

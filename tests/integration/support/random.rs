@@ -115,7 +115,7 @@ pub(crate) fn columns() -> Vec<Column> {
             "bin",
             DataType::Binary,
             &["bin"],
-            &["bin IS NOT NULL", "octet_length(bin) > 2"],
+            &["bin IS NOT NULL", "bin > 'v5'::bytea"],
         ),
         column(
             "flag",

@@ -23,7 +23,6 @@ use super::log::{End, Kind, RequestGuard, RequestLog};
 /// How long a request waits before its answer begins.
 #[derive(Debug, Clone)]
 pub(crate) enum Latency {
-    None,
     Fixed(Duration),
     /// The n-th request of the store waits for the n-th duration, round and round.
     RoundRobin(Vec<Duration>),
@@ -79,7 +78,6 @@ impl RecordingStore {
     fn next_latency(&self) -> Duration {
         let n = self.begun.fetch_add(1, Ordering::Relaxed);
         match &self.latency {
-            Latency::None => Duration::ZERO,
             Latency::Fixed(latency) => *latency,
             Latency::RoundRobin(latencies) => latencies[n % latencies.len()],
         }
