@@ -446,7 +446,7 @@ fn condition(rows: i64, columns: &[Column], partitioned: bool, rng: &mut StdRng)
             atom.clone()
         });
     }
-    let joint = if rng.next_u32() % 3 == 0 {
+    let joint = if rng.next_u32().is_multiple_of(3) {
         " OR "
     } else {
         " AND "
