@@ -27,7 +27,7 @@ use support::Result;
 use support::args::{Args, Latency};
 use support::compare;
 use support::latency_store::{LatencyStore, S3_LATENCIES_MS};
-use support::measure::{Run, Side};
+use support::measure::{LOCAL_URL, Run, STORE_URL, Side};
 use support::own_data;
 use support::progress::Progress;
 use support::report::{self, Comparison};
@@ -129,18 +129,19 @@ impl Sides {
         tables: &[(&str, &str)],
         progress: &Progress,
     ) -> Result<Self> {
+        // A local disk without latency is measured as it is, not as a remote store would be asked.
+        let as_it_is = !remote && latency == Latency::None;
+        let base = if as_it_is { LOCAL_URL } else { STORE_URL };
         let wrapped = || {
             let wrapped = LatencyStore::new(Arc::clone(store), latency.to_list());
-            // A local disk without latency is measured as it is, not as a remote store would be asked.
-            let as_it_is = !remote && latency == Latency::None;
             if as_it_is {
                 wrapped.with_delegated_ranges()
             } else {
                 wrapped
             }
         };
-        let off = Side::try_new(args, wrapped(), None).await?;
-        let on = Side::try_new(args, wrapped(), Some(&args.prefetch_size)).await?;
+        let off = Side::try_new(args, wrapped(), base, None).await?;
+        let on = Side::try_new(args, wrapped(), base, Some(&args.prefetch_size)).await?;
         let mut setup_times = [Duration::ZERO; 2];
         for ((side, name), time) in [(&off, "off"), (&on, "on")]
             .into_iter()

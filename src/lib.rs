@@ -39,8 +39,7 @@
 //!
 //! # What it costs
 //!
-//! Memory: at most the budget, or the bytes of one row group if these are more, for each partition that is read, all of it
-//! encoded. What is prefetched is reserved in the session's memory pool, and left out where the pool refuses. Requests: never more
+//! Memory: at most the budget and the bytes of one row group for each partition that is read, all of it encoded. What is prefetched is reserved in the session's memory pool, and left out where the pool refuses. Requests: never more
 //! than stock makes, unless one fails: then it is made again without what was prefetched.
 
 mod config;
@@ -60,3 +59,8 @@ pub use datasource::{
 };
 pub use error::FetchError;
 pub use session::{PrefetchSessionContext, PrefetchSessionStateBuilderExt};
+
+/// Compiles the README's code.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -22,12 +22,16 @@ async fn set_prefetch_size(session: &PrefetchSessionContext, size: &str) -> Resu
 }
 
 /// Where the store is registered, whatever kind of store it is: the store knows the rest.
-const STORE_URL: &str = "quickstart://data";
+pub(crate) const STORE_URL: &str = "quickstart://data";
+
+/// Where a local file system is registered that is to be taken for one.
+pub(crate) const LOCAL_URL: &str = "file:///";
 
 /// One side of the comparison: a session of its own, so that no cache that one side filled serves the other.
 pub(crate) struct Side {
     session: PrefetchSessionContext,
     store: Arc<LatencyStore>,
+    base: &'static str,
 }
 
 /// A query that was run.
@@ -48,6 +52,7 @@ impl Side {
     pub(crate) async fn try_new(
         args: &Args,
         store: LatencyStore,
+        base: &'static str,
         prefetch_size: Option<&str>,
     ) -> Result<Self> {
         let mut config = SessionConfig::new().with_target_partitions(args.partitions.get());
@@ -55,17 +60,21 @@ impl Side {
         let session = PrefetchSessionContext::new_with_config(config);
         let store = Arc::new(store);
         session.register_object_store(
-            &Url::parse(STORE_URL)?,
+            &Url::parse(base)?,
             Arc::clone(&store) as Arc<dyn ObjectStore>,
         );
         if let Some(size) = prefetch_size {
             set_prefetch_size(&session, size).await?;
         }
-        Ok(Self { session, store })
+        Ok(Self {
+            session,
+            store,
+            base,
+        })
     }
 
     /// The session.
-    pub(crate) fn session(&self) -> &Session {
+    pub(crate) fn session(&self) -> &PrefetchSessionContext {
         &self.session
     }
 
@@ -73,7 +82,7 @@ impl Side {
     /// took, which is that of listing the files and reading their schema.
     pub(crate) async fn create_table(&self, table: &str, path: &str) -> Result<Duration> {
         self.store.reset();
-        let location = location(path)?.replace('\'', "''");
+        let location = location(self.base, path)?.replace('\'', "''");
         let begin = Instant::now();
         self.session
             .sql(&format!(
@@ -106,8 +115,8 @@ impl Side {
 }
 
 /// The URL by which the session knows an object of the store.
-fn location(path: &str) -> Result<String> {
-    let mut url = Url::parse(STORE_URL)?;
+fn location(base: &str, path: &str) -> Result<String> {
+    let mut url = Url::parse(base)?;
     // A path of the store is literal; a percent sign in it is no escape.
     url.set_path(&path.replace('%', "%25"));
     Ok(url.into())
@@ -120,12 +129,12 @@ mod tests {
     #[test]
     fn paths_survive_being_a_location() {
         assert_eq!(
-            location("a/b.parquet").unwrap(),
+            location(STORE_URL, "a/b.parquet").unwrap(),
             "quickstart://data/a/b.parquet"
         );
-        assert_eq!(location("a/").unwrap(), "quickstart://data/a/");
+        assert_eq!(location(STORE_URL, "a/").unwrap(), "quickstart://data/a/");
         for path in ["with space/50%25.parquet", "what?/a#b.parquet", "ü/x=y"] {
-            let url = Url::parse(&location(path).unwrap()).unwrap();
+            let url = Url::parse(&location(STORE_URL, path).unwrap()).unwrap();
             let read_back = object_store::path::Path::from_url_path(url.path()).unwrap();
             assert_eq!(read_back.as_ref(), path);
         }

@@ -18,7 +18,7 @@ use crate::plan::{PlannedRowGroup, RangePlanner, RowGroupRead, ScanOrder, bridge
 /// How far ahead fetches reach, and what that may hold.
 pub(crate) struct Prefetch {
     /// Bytes that may be buffered, staged and asked for at once. What the decoder requires is asked for in any case, so the
-    /// peak is this or the required bytes of one row group, whichever is more.
+    /// peak is this and the required bytes of one row group.
     pub(crate) budget_bytes: u64,
     pub(crate) ranges: RangePlanner,
     /// Row groups after the current one that a fetch considers at most.
@@ -34,8 +34,8 @@ pub(crate) struct ByteSource {
     staging: Staging,
     prefetch: Prefetch,
     metrics: ScanMetrics,
-    /// Under a row filter: what the decoder has been given for the current row group, by its place.
-    handed_out: Vec<(usize, Range<u64>)>,
+    /// Under a row filter: what the decoder has been given for the row group at this place.
+    handed_out: HandedOut,
 }
 
 impl ByteSource {
@@ -52,7 +52,7 @@ impl ByteSource {
             staging,
             prefetch,
             metrics,
-            handed_out: Vec::new(),
+            handed_out: HandedOut::default(),
         }
     }
 
@@ -72,7 +72,6 @@ impl ByteSource {
         let place = order.current().map_or(usize::MAX, |read| read.place);
         // The decoder may have passed row groups in silence since the last boundary.
         self.staging.drop_before(place);
-        self.handed_out.retain(|(of, _)| *of == place);
         let mut answers: Vec<Option<Bytes>> = ranges
             .iter()
             .map(|range| match range.is_empty() {
@@ -87,8 +86,7 @@ impl ByteSource {
             .map(|(range, _)| range.clone())
             .collect();
         if self.prefetch.ranges.has_row_filter() {
-            self.handed_out
-                .extend(ranges.iter().map(|range| (place, range.clone())));
+            self.handed_out.add(place, ranges);
         }
         if !missing.is_empty() {
             let fetched = self.fetch(order, missing, buffered_bytes).await?;
@@ -120,7 +118,15 @@ impl ByteSource {
         required: Vec<Range<u64>>,
         buffered_bytes: u64,
     ) -> Result<Vec<Bytes>> {
-        let planned = self.plan(order, &required, buffered_bytes)?;
+        let planned = self
+            .plan(order, &required, buffered_bytes)
+            .unwrap_or_else(|error| {
+                debug!(
+                    "{}: nothing is prefetched, it cannot be planned: {error}",
+                    self.location
+                );
+                Vec::new()
+            });
         let (planned, reservation) = self.reserve(planned);
         if planned.is_empty() {
             return self.request(required).await;
@@ -162,12 +168,13 @@ impl ByteSource {
         Ok(needed)
     }
 
+    /// What to take along. An error is no reason to fail: where it matters, the decoder will come upon it.
     fn plan(
         &self,
         order: &ScanOrder,
         required: &[Range<u64>],
         buffered_bytes: u64,
-    ) -> Result<Vec<PlannedRowGroup>> {
+    ) -> parquet::errors::Result<Vec<PlannedRowGroup>> {
         let held_bytes = buffered_bytes
             .saturating_add(self.staging.bytes())
             .saturating_add(total_bytes(required));
@@ -195,16 +202,10 @@ impl ByteSource {
         required: &[Range<u64>],
         room_bytes: u64,
         planned: &mut Vec<PlannedRowGroup>,
-    ) -> Result<()> {
+    ) -> parquet::errors::Result<()> {
         let place = current.place;
         let mut rest = self.prefetch.ranges.ranges(current, None)?;
-        rest.retain(|range| {
-            !self.staging.holds(place, range)
-                && !self
-                    .handed_out
-                    .iter()
-                    .any(|(_, used)| used.start < range.end && range.start < used.end)
-        });
+        rest.retain(|range| !self.staging.holds(place, range) && !self.handed_out.touches(range));
         let in_passing = |planned: &[PlannedRowGroup], rest| {
             let later = planned.iter().flat_map(|group| &group.ranges);
             let asked: Vec<Range<u64>> = required.iter().chain(later).cloned().collect();
@@ -289,4 +290,30 @@ impl ByteSource {
 
 fn total_bytes(ranges: &[Range<u64>]) -> u64 {
     ranges.iter().map(|range| range.end - range.start).sum()
+}
+
+/// Ranges of one row group that the decoder has, which it will not ask for again.
+#[derive(Debug, Default)]
+struct HandedOut {
+    place: usize,
+    /// By start, without overlap.
+    ranges: Vec<Range<u64>>,
+}
+
+impl HandedOut {
+    fn add(&mut self, place: usize, ranges: &[Range<u64>]) {
+        if self.place != place {
+            self.place = place;
+            self.ranges.clear();
+        }
+        self.ranges.extend_from_slice(ranges);
+        self.ranges.sort_unstable_by_key(|range| range.start);
+    }
+
+    fn touches(&self, range: &Range<u64>) -> bool {
+        let before = self.ranges.partition_point(|used| used.start < range.end);
+        before
+            .checked_sub(1)
+            .is_some_and(|last| self.ranges[last].end > range.start)
+    }
 }

@@ -3,11 +3,16 @@
 
 mod cancellation;
 mod cases;
+mod encryption;
 mod equivalence;
 mod faults;
 mod generations;
+mod hand_made;
 mod io_patterns;
+mod metrics;
 mod options;
 mod property;
+mod registration;
 mod simulation;
 mod support;
+mod upstream;
