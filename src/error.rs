@@ -11,8 +11,8 @@ use std::ops::Range;
 pub enum FetchError {
     /// The object was replaced after this scan began to read it.
     ///
-    /// A scan reads one generation of an object: the one the listing named, or else the one that answered first. Running
-    /// the query again reads the new generation.
+    /// A scan reads one generation of an object: the one the listing named, or else the one that answered first. The same
+    /// query reads the new generation once it is planned anew, and once the object is listed anew where listings are cached.
     #[error(
         "object {path} was replaced while it was being read: expected {expected}, found {found}"
     )]
@@ -49,6 +49,14 @@ pub enum FetchError {
         range: Range<u64>,
         /// The byte range of the answer.
         actual: Range<u64>,
+    },
+    /// The metadata of the object speaks of a range that ends before it begins.
+    #[error("object {path}: bytes {}..{} are no range", range.start, range.end)]
+    InvalidRange {
+        /// Path of the object in its store.
+        path: String,
+        /// The range that was to be read.
+        range: Range<u64>,
     },
     /// A reader answered a request for several ranges with another number of buffers.
     #[error("object {path}: asked for {expected} byte ranges, got {actual}")]

@@ -16,11 +16,13 @@ use datafusion::datasource::source::DataSourceExec;
 use datafusion::datasource::table_schema::TableSchema;
 use datafusion::physical_expr::{LexOrdering, LexRequirement};
 use datafusion::physical_plan::ExecutionPlan;
+use log::debug;
 use object_store::{ObjectMeta, ObjectStore};
 
 use super::factory::PrefetchingParquetFormatFactory;
 use super::source::PrefetchingParquetSource;
 use crate::config::{PrefetchOptions, PrefetchSettings, PrefetchTableOptions};
+use crate::fetch::ReaderChoice;
 
 /// The Parquet format with scans that prefetch.
 ///
@@ -154,15 +156,22 @@ impl FileFormat for PrefetchingParquetFormat {
                 internal_datafusion_err!("the Parquet format planned a scan of another kind")
             })?;
         let session_options = PrefetchOptions::from_config(state.config_options());
-        let source = PrefetchingParquetSource::new(
-            source.clone(),
-            PrefetchSettings::resolve(&self.table_options, &session_options),
-            self.inner.metadata_size_hint(),
-        )
-        .with_runtime_env(Arc::clone(state.runtime_env()));
-        let config = FileScanConfigBuilder::from(config.clone())
-            .with_source(Arc::new(source))
-            .build();
+        let settings = PrefetchSettings::resolve(&self.table_options, &session_options);
+        if settings.is_off() && session_options.settings().is_off() {
+            // Nobody asked for anything, so the plan is stock's, also to whoever takes it apart or sends it elsewhere.
+            return Ok(plan);
+        }
+        let source = match PrefetchingParquetSource::try_new(source.clone(), settings) {
+            Ok(source) => source
+                .with_readers(ReaderChoice::Cached)
+                .with_runtime_env(Arc::clone(state.runtime_env())),
+            Err(error) => {
+                debug!("a Parquet scan stays stock's: {error}");
+                return Ok(plan);
+            }
+        };
+        let mut config = config.clone();
+        config.file_source = Arc::new(source);
         Ok(DataSourceExec::from_data_source(config))
     }
 
@@ -179,12 +188,18 @@ impl FileFormat for PrefetchingParquetFormat {
     }
 
     fn file_source(&self, table_schema: TableSchema) -> Arc<dyn FileSource> {
-        let inner = ParquetSource::new(table_schema)
-            .with_table_parquet_options(self.inner.options().clone());
-        Arc::new(PrefetchingParquetSource::new(
-            inner,
-            PrefetchSettings::resolve(&self.table_options, &PrefetchOptions::default()),
-            self.inner.metadata_size_hint(),
-        ))
+        let inner = self.inner.file_source(table_schema);
+        let settings = PrefetchSettings::resolve(&self.table_options, &PrefetchOptions::default());
+        let source = inner
+            .downcast_ref::<ParquetSource>()
+            .map(|inner| PrefetchingParquetSource::try_new(inner.clone(), settings));
+        match source {
+            // For a provider that makes its scan of this: `create_physical_plan` settles it, or else the rule does.
+            Some(Ok(source)) => {
+                Arc::new(source.with_settings_left_open(self.table_options.clone()))
+            }
+            // Reads all the same, and the rule will look at it.
+            _ => inner,
+        }
     }
 }

@@ -2,6 +2,7 @@
 //! stock's format into ours.
 
 mod factory;
+mod facts;
 mod format;
 mod opener;
 mod rule;

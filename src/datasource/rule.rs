@@ -1,27 +1,21 @@
 //! Turns the scans of stock's Parquet source into ours.
 
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
+use datafusion::common::Result;
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
-use datafusion::common::{Result, not_impl_err};
-use datafusion::datasource::listing::PartitionedFile;
-use datafusion::datasource::physical_plan::parquet::ParquetFileReaderFactory;
-use datafusion::datasource::physical_plan::{
-    FileScanConfig, FileScanConfigBuilder, FileSource, ParquetSource,
-};
+use datafusion::datasource::physical_plan::{FileScanConfig, ParquetSource};
 use datafusion::datasource::source::DataSourceExec;
 use datafusion::execution::runtime_env::RuntimeEnv;
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
-use datafusion::physical_plan::metrics::ExecutionPlanMetricsSet;
-use datafusion::physical_plan::{DisplayFormatType, ExecutionPlan};
+use datafusion::physical_plan::ExecutionPlan;
 use log::debug;
-use object_store::memory::InMemory;
-use parquet::arrow::async_reader::AsyncFileReader;
 
 use super::source::PrefetchingParquetSource;
-use crate::config::PrefetchSettings;
+use crate::config::{PrefetchOptions, PrefetchSettings, PrefetchTableOptions};
+use crate::fetch::ReaderChoice;
 
 /// A physical optimizer rule that makes every scan of a [`ParquetSource`] prefetch.
 ///
@@ -45,33 +39,59 @@ impl PrefetchRule {
     fn convert(
         &self,
         plan: &Arc<dyn ExecutionPlan>,
-        settings: PrefetchSettings,
+        options: &PrefetchOptions,
     ) -> Option<Arc<dyn ExecutionPlan>> {
-        let (config, source) = plan
-            .downcast_ref::<DataSourceExec>()?
-            .downcast_to_file_source::<ParquetSource>()?;
-        if has_sort_pushdown(source) {
+        let exec = plan.downcast_ref::<DataSourceExec>()?;
+        let (config, source) = if let Some((config, source)) =
+            exec.downcast_to_file_source::<ParquetSource>()
+        {
+            (config, self.wrap(config, source, options)?)
+        } else {
+            let (config, source) = exec.downcast_to_file_source::<PrefetchingParquetSource>()?;
+            (config, source.settled(options, &self.runtime)?)
+        };
+        if !has_properties_of_its_source(exec) {
             debug!(
-                "a Parquet scan stays as it is: its order was pushed down before {}",
-                self.name()
+                "a Parquet scan stays as it is: it was given other properties than its source has"
             );
             return None;
         }
-        let metadata_size_hint = match metadata_size_hint(config, source) {
-            Ok(hint) => hint,
-            Err(error) => {
-                debug!("a Parquet scan stays as it is, for what it cannot be asked: {error}");
-                return None;
-            }
-        };
-        let source = PrefetchingParquetSource::new(source.clone(), settings, metadata_size_hint)
-            .with_maybe_encrypted(has_encryption_factory(source))
-            .with_runtime_env(Arc::clone(&self.runtime));
-        let config = FileScanConfigBuilder::from(config.clone())
-            .with_source(Arc::new(source))
-            .build();
+        let mut config = config.clone();
+        config.file_source = Arc::new(source);
         Some(DataSourceExec::from_data_source(config))
     }
+
+    fn wrap(
+        &self,
+        config: &FileScanConfig,
+        source: &ParquetSource,
+        options: &PrefetchOptions,
+    ) -> Option<PrefetchingParquetSource> {
+        let settings = PrefetchSettings::resolve(&PrefetchTableOptions::default(), options);
+        if settings.is_off() {
+            return None;
+        }
+        let store = self.runtime.object_store(&config.object_store_url).ok();
+        let readers = ReaderChoice::of(source.parquet_file_reader_factory(), store.as_ref());
+        PrefetchingParquetSource::try_new(source.clone(), settings)
+            .inspect_err(|error| debug!("a Parquet scan stays as it is: {error}"))
+            .ok()
+            .map(|source| {
+                source
+                    .with_readers(readers)
+                    .with_runtime_env(Arc::clone(&self.runtime))
+            })
+    }
+}
+
+/// Whether nobody has set constraints or a partitioning on the node, which its source knows nothing of.
+fn has_properties_of_its_source(exec: &DataSourceExec) -> bool {
+    let fresh = DataSourceExec::new(Arc::clone(exec.data_source()));
+    let (own, expected) = (exec.properties(), fresh.properties());
+    // By what they print: an unknown partitioning is equal to none, not even to itself.
+    own.output_partitioning().to_string() == expected.output_partitioning().to_string()
+        && own.equivalence_properties().constraints()
+            == expected.equivalence_properties().constraints()
 }
 
 impl fmt::Debug for PrefetchRule {
@@ -86,12 +106,9 @@ impl PhysicalOptimizerRule for PrefetchRule {
         plan: Arc<dyn ExecutionPlan>,
         config: &ConfigOptions,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        let settings = PrefetchSettings::from_config(config);
-        if settings.is_off() {
-            return Ok(plan);
-        }
+        let options = PrefetchOptions::from_config(config);
         plan.transform_up(|node| {
-            Ok(match self.convert(&node, settings) {
+            Ok(match self.convert(&node, &options) {
                 Some(converted) => Transformed::yes(converted),
                 None => Transformed::no(node),
             })
@@ -105,66 +122,5 @@ impl PhysicalOptimizerRule for PrefetchRule {
 
     fn schema_check(&self) -> bool {
         true
-    }
-}
-
-/// What a file source adds to `EXPLAIN`.
-struct Extra<'a>(&'a ParquetSource);
-
-impl fmt::Display for Extra<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt_extra(DisplayFormatType::Default, f)
-    }
-}
-
-/// The result of a sort pushdown can be seen in `EXPLAIN` only. A predicate that spells the same words errs to the safe
-/// side.
-fn has_sort_pushdown(source: &ParquetSource) -> bool {
-    let extra = Extra(source).to_string();
-    extra.contains("sort_order_for_reorder=") || extra.contains("reverse_row_groups=")
-}
-
-/// A factory of decryption keys that was set on the source itself can be seen in its debug output only. Anything else
-/// that spells the same words errs to the safe side: stock's scan reads the file.
-fn has_encryption_factory(source: &ParquetSource) -> bool {
-    format!("{source:?}").contains("encryption_factory: Some(")
-}
-
-/// The size hint of a source, which it tells to nobody but its reader factory: so this is one for a moment.
-fn metadata_size_hint(config: &FileScanConfig, source: &ParquetSource) -> Result<Option<usize>> {
-    let probe = Arc::new(HintProbe::default());
-    let source = source
-        .clone()
-        .with_parquet_file_reader_factory(Arc::clone(&probe) as _)
-        .with_batch_size(1);
-    let planned = source
-        .create_morselizer(Arc::new(InMemory::new()), config, 0)
-        .and_then(|morselizer| {
-            morselizer
-                .plan_file(PartitionedFile::new("", 0))
-                .map(|_| ())
-        });
-    match (probe.hint.get(), planned) {
-        (Some(hint), _) => Ok(*hint),
-        (None, Err(error)) => Err(error),
-        (None, Ok(())) => not_impl_err!("its reader factory was not asked"),
-    }
-}
-
-#[derive(Debug, Default)]
-struct HintProbe {
-    hint: OnceLock<Option<usize>>,
-}
-
-impl ParquetFileReaderFactory for HintProbe {
-    fn create_reader(
-        &self,
-        _partition_index: usize,
-        _partitioned_file: PartitionedFile,
-        metadata_size_hint: Option<usize>,
-        _metrics: &ExecutionPlanMetricsSet,
-    ) -> Result<Box<dyn AsyncFileReader + Send>> {
-        let _ = self.hint.set(metadata_size_hint);
-        not_impl_err!("this factory makes no readers")
     }
 }

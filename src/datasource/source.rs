@@ -23,9 +23,10 @@ use datafusion::physical_plan::{DisplayFormatType, SortOrderPushdownResult};
 use datafusion_datasource::morsel::Morselizer;
 use object_store::ObjectStore;
 
+use super::facts::SourceFacts;
 use super::opener::{OpenerMorselizer, PrefetchingParquetOpener};
-use crate::config::PrefetchSettings;
-use crate::fetch::ReaderFactory;
+use crate::config::{PrefetchOptions, PrefetchSettings, PrefetchTableOptions};
+use crate::fetch::{ReaderChoice, ReaderFactory};
 use crate::metrics::{ScanMetrics, count_encryption_fallback};
 use crate::open::order::{SortPushdown, SortPushdownOutcome, reorder_files, sort_pushdown};
 use crate::open::virtual_columns::VirtualColumns;
@@ -49,30 +50,36 @@ pub struct PrefetchingParquetSource {
     batch_size: Option<usize>,
     metadata_size_hint: Option<usize>,
     is_maybe_encrypted: bool,
+    readers: ReaderChoice,
     runtime: Option<Arc<RuntimeEnv>>,
+    /// The options of its table, while the session's have not been asked.
+    unsettled: Option<PrefetchTableOptions>,
 }
 
 impl PrefetchingParquetSource {
-    /// Wraps `inner`, whose order has not been asked for yet ([`FileSource::try_pushdown_sort`]): its answer stays within
-    /// stock's source and would be lost.
+    /// Wraps `inner`, with `settings` as they are.
     ///
-    /// `metadata_size_hint` is what `inner` was given with [`ParquetSource::with_metadata_size_hint`], in bytes.
-    pub fn new(
-        inner: ParquetSource,
-        settings: PrefetchSettings,
-        metadata_size_hint: Option<usize>,
-    ) -> Self {
+    /// # Errors
+    /// Where `inner` has already been through [`FileSource::try_pushdown_sort`]: what that leaves in a stock source is
+    /// private to it, and would be lost.
+    pub fn try_new(inner: ParquetSource, settings: PrefetchSettings) -> Result<Self> {
+        let facts = SourceFacts::of(&inner)?;
         let crypto = &inner.table_parquet_options().crypto;
-        let is_maybe_encrypted = crypto.file_decryption.is_some() || crypto.factory_id.is_some();
-        Self {
+        let is_maybe_encrypted = facts.has_encryption_factory
+            || crypto.file_decryption.is_some()
+            || crypto.factory_id.is_some();
+        let readers = ReaderChoice::of(inner.parquet_file_reader_factory(), None);
+        Ok(Self {
             inner,
             settings,
             sort: SortPushdown::default(),
             batch_size: None,
-            metadata_size_hint,
+            metadata_size_hint: facts.metadata_size_hint,
             is_maybe_encrypted,
+            readers,
             runtime: None,
-        }
+            unsettled: None,
+        })
     }
 
     /// Accounts for prefetched bytes in the memory pool of `runtime`, and shares its cache of file metadata.
@@ -81,10 +88,30 @@ impl PrefetchingParquetSource {
         self
     }
 
-    /// Has stock's scan read the files, which a decryption key may be needed for.
-    pub(crate) fn with_maybe_encrypted(mut self, is_maybe_encrypted: bool) -> Self {
-        self.is_maybe_encrypted |= is_maybe_encrypted;
+    /// Reads by what was decided about the factory that is set on the source.
+    pub(super) fn with_readers(mut self, readers: ReaderChoice) -> Self {
+        self.readers = readers;
         self
+    }
+
+    /// Leaves it to [`PrefetchRule`](crate::PrefetchRule) to settle what a table with `table_options` does in a session.
+    pub(super) fn with_settings_left_open(mut self, table_options: PrefetchTableOptions) -> Self {
+        self.unsettled = Some(table_options);
+        self
+    }
+
+    /// This source with its settings settled by the session's `options`, if they have been left open.
+    pub(super) fn settled(
+        &self,
+        options: &PrefetchOptions,
+        runtime: &Arc<RuntimeEnv>,
+    ) -> Option<Self> {
+        let table_options = self.unsettled.as_ref()?;
+        let mut settled = self.clone();
+        settled.settings = PrefetchSettings::resolve(table_options, options);
+        settled.unsettled = None;
+        settled.runtime.get_or_insert_with(|| Arc::clone(runtime));
+        Some(settled)
     }
 
     /// The wrapped source. Its sort pushdown is private to it, so a scan that is unwrapped after it reads its row groups in
@@ -137,15 +164,14 @@ impl PrefetchingParquetSource {
             predicate.as_ref(),
             global.pushdown_filters,
         )?;
-        let metadata_cache = self
-            .runtime
-            .as_ref()
-            .map(|runtime| runtime.cache_manager.get_file_metadata_cache());
-        let readers = ReaderFactory::choose(
+        let readers = ReaderFactory::new(
+            self.readers,
             object_store,
             config.object_store_url.as_str().starts_with("file:"),
             self.inner.parquet_file_reader_factory(),
-            metadata_cache.as_ref(),
+            self.runtime
+                .as_ref()
+                .map(|runtime| runtime.cache_manager.get_file_metadata_cache()),
         );
         let metrics_set = self.inner.metrics().clone();
         Ok(ScanContext {
@@ -207,7 +233,7 @@ impl FileSource for PrefetchingParquetSource {
         base_config: &FileScanConfig,
         partition: usize,
     ) -> Result<Arc<dyn FileOpener>> {
-        if self.settings.is_off() {
+        if self.settings.is_off() || self.is_maybe_encrypted {
             return self
                 .inner
                 .create_file_opener(object_store, base_config, partition);

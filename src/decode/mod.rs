@@ -4,4 +4,4 @@ mod driver;
 mod source;
 
 pub(crate) use driver::{FileScan, PRUNING_WINDOW};
-pub(crate) use source::{ByteSource, Prefetch};
+pub(crate) use source::{ByteSource, Prefetch, SpeculativeMemory};

@@ -5,15 +5,16 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use datafusion::common::{DataFusionError, Result};
-use datafusion::execution::memory_pool::MemoryReservation;
+use datafusion::execution::memory_pool::{
+    MemoryConsumer, MemoryLimit, MemoryPool, MemoryReservation,
+};
 use log::debug;
 use object_store::path::Path;
-use parquet::arrow::async_reader::AsyncFileReader;
 
 use crate::error::FetchError;
-use crate::fetch::{FileReader, Staging};
+use crate::fetch::{FileReader, Requests, Staging, len};
 use crate::metrics::ScanMetrics;
-use crate::plan::{PlannedRowGroup, RangePlanner, RowGroupRead, ScanOrder, bridged, widen};
+use crate::plan::{PlannedRowGroup, RangePlanner, RowGroupRead, ScanOrder, read_in_passing, widen};
 
 /// How far ahead fetches reach, and what that may hold.
 pub(crate) struct Prefetch {
@@ -24,7 +25,37 @@ pub(crate) struct Prefetch {
     /// Row groups after the current one that a fetch considers at most.
     pub(crate) max_row_groups: usize,
     /// Where speculative bytes are accounted for; `None` where the scan has no session to take a pool from.
-    pub(crate) reservation: Option<MemoryReservation>,
+    pub(crate) memory: Option<SpeculativeMemory>,
+}
+
+/// A memory pool, and this scan's account with it.
+pub(crate) struct SpeculativeMemory {
+    pool: Arc<dyn MemoryPool>,
+    account: MemoryReservation,
+}
+
+impl SpeculativeMemory {
+    /// `name` is what the pool knows the account by.
+    pub(crate) fn new(pool: &Arc<dyn MemoryPool>, name: String) -> Self {
+        Self {
+            pool: Arc::clone(pool),
+            account: MemoryConsumer::new(name).register(pool),
+        }
+    }
+
+    /// Adds `bytes` to `reservation` unless the pool refuses, or would be more than half full: operators cannot take back
+    /// what was prefetched, and a query that fits without it is to fit with it.
+    fn try_grow(&self, reservation: &MemoryReservation, bytes: u64) -> bool {
+        let Ok(bytes) = usize::try_from(bytes) else {
+            return false;
+        };
+        if let MemoryLimit::Finite(limit) = self.pool.memory_limit()
+            && self.pool.reserved().saturating_add(bytes) > limit / 2
+        {
+            return false;
+        }
+        reservation.try_grow(bytes).is_ok()
+    }
 }
 
 /// Answers the decoder's requests.
@@ -74,7 +105,7 @@ impl ByteSource {
         self.staging.drop_before(place);
         let mut answers: Vec<Option<Bytes>> = ranges
             .iter()
-            .map(|range| match range.is_empty() {
+            .map(|range| match range.start == range.end {
                 true => Some(Bytes::new()),
                 false => self.staging.take(place, range),
             })
@@ -118,24 +149,18 @@ impl ByteSource {
         required: Vec<Range<u64>>,
         buffered_bytes: u64,
     ) -> Result<Vec<Bytes>> {
-        let planned = self
-            .plan(order, &required, buffered_bytes)
-            .unwrap_or_else(|error| {
-                debug!(
-                    "{}: nothing is prefetched, it cannot be planned: {error}",
-                    self.location
-                );
-                Vec::new()
-            });
-        let (planned, reservation) = self.reserve(planned);
-        if planned.is_empty() {
-            return self.request(required).await;
+        if let Some(range) = required.iter().find(|range| range.start > range.end) {
+            return Err(self.unusable(FetchError::InvalidRange {
+                path: self.location.to_string(),
+                range: range.clone(),
+            }));
         }
-        let ranges = required
-            .iter()
-            .chain(planned.iter().flat_map(|group| &group.ranges))
-            .cloned()
-            .collect();
+        let planned = self.plan(order, &required, buffered_bytes);
+        let (planned, reservation) = self.reserve(&required, planned);
+        if planned.is_empty() {
+            return self.request_required(required).await;
+        }
+        let ranges = asked(&required, &planned);
         let bytes: u64 = planned.iter().map(|group| group.bytes).sum();
         let later = planned
             .iter()
@@ -144,7 +169,7 @@ impl ByteSource {
         self.metrics
             .prefetched_bytes
             .add(usize::try_from(bytes).unwrap_or(usize::MAX));
-        let mut answers = match self.request(ranges).await {
+        let mut answers = match self.request(ranges, required.len()).await {
             Ok(answers) => answers.into_iter(),
             Err(error) => {
                 debug!(
@@ -156,7 +181,7 @@ impl ByteSource {
                     .add(usize::try_from(bytes).unwrap_or(usize::MAX));
                 self.metrics.prefetch_retry_count.add(1);
                 drop(reservation);
-                return self.request(required).await;
+                return self.request_required(required).await;
             }
         };
         let needed = answers.by_ref().take(required.len()).collect();
@@ -168,13 +193,13 @@ impl ByteSource {
         Ok(needed)
     }
 
-    /// What to take along. An error is no reason to fail: where it matters, the decoder will come upon it.
+    /// What to take along.
     fn plan(
         &self,
         order: &ScanOrder,
         required: &[Range<u64>],
         buffered_bytes: u64,
-    ) -> parquet::errors::Result<Vec<PlannedRowGroup>> {
+    ) -> Vec<PlannedRowGroup> {
         let held_bytes = buffered_bytes
             .saturating_add(self.staging.bytes())
             .saturating_add(total_bytes(required));
@@ -184,14 +209,23 @@ impl ByteSource {
             room_bytes,
             order.rows_left_after_current(),
             |place| self.staging.contains(place),
-            |read, limit| self.prefetch.ranges.ranges(read, limit),
-        )?;
+            |read, limit| self.ranges_of(read, limit),
+        );
         if let Some(current) = order.current()
             && self.prefetch.ranges.has_row_filter()
+            && self.reader.reads_in_passing()
         {
-            self.take_along_what_is_read_in_passing(current, required, room_bytes, &mut planned)?;
+            self.take_along_what_is_read_in_passing(current, required, room_bytes, &mut planned);
         }
-        Ok(planned)
+        planned
+    }
+
+    /// An error is no reason to fail: where it matters, the decoder will come upon it.
+    fn ranges_of(&self, read: &RowGroupRead, limit: Option<usize>) -> Option<Vec<Range<u64>>> {
+        let ranges = self.prefetch.ranges.ranges(read, limit);
+        ranges
+            .inspect_err(|error| debug!("{}: not prefetched: {error}", self.location))
+            .ok()
     }
 
     /// Adds what the filter of the current row group may leave to be read of it, as far as it lies in gaps that the
@@ -202,16 +236,16 @@ impl ByteSource {
         required: &[Range<u64>],
         room_bytes: u64,
         planned: &mut Vec<PlannedRowGroup>,
-    ) -> parquet::errors::Result<()> {
+    ) {
         let place = current.place;
-        let mut rest = self.prefetch.ranges.ranges(current, None)?;
+        let mut rest = self.ranges_of(current, None).unwrap_or_default();
         rest.retain(|range| !self.staging.holds(place, range) && !self.handed_out.touches(range));
-        let in_passing = |planned: &[PlannedRowGroup], rest| {
-            let later = planned.iter().flat_map(|group| &group.ranges);
-            let asked: Vec<Range<u64>> = required.iter().chain(later).cloned().collect();
-            bridged(&asked, rest, self.reader.bridged_gap_bytes())
+        let in_passing = |planned: &[PlannedRowGroup], rest: &[Range<u64>]| {
+            let asked = asked(required, planned);
+            let requests = Requests::plan(&asked, required.len());
+            read_in_passing(&requests.ranges, &asked, rest)
         };
-        let rest = in_passing(planned, rest);
+        let rest = in_passing(planned, &rest);
         let extra_bytes = total_bytes(&rest);
         let mut planned_bytes: u64 = planned.iter().map(|group| group.bytes).sum();
         while planned_bytes.saturating_add(extra_bytes) > room_bytes {
@@ -219,7 +253,7 @@ impl ByteSource {
             planned_bytes -= last.bytes;
         }
         // With fewer row groups there may be fewer gaps.
-        let ranges = in_passing(planned, rest);
+        let ranges = in_passing(planned, &rest);
         let bytes = total_bytes(&ranges);
         if bytes > 0 && planned_bytes.saturating_add(bytes) <= room_bytes {
             planned.insert(
@@ -231,38 +265,57 @@ impl ByteSource {
                 },
             );
         }
-        Ok(())
     }
 
-    /// Keeps as many of `planned` as the memory pool has room for.
+    /// Keeps as many of `planned` as the memory pool has room for, with what is read between them.
     fn reserve(
         &self,
+        required: &[Range<u64>],
         mut planned: Vec<PlannedRowGroup>,
     ) -> (Vec<PlannedRowGroup>, Option<Arc<MemoryReservation>>) {
-        let Some(pool) = self
+        let Some(memory) = self
             .prefetch
-            .reservation
+            .memory
             .as_ref()
             .filter(|_| !planned.is_empty())
         else {
             return (planned, None);
         };
-        let reservation = pool.new_empty();
+        let reservation = memory.account.new_empty();
         let granted = planned
             .iter()
-            .take_while(|group| {
-                usize::try_from(group.bytes).is_ok_and(|bytes| reservation.try_grow(bytes).is_ok())
-            })
+            .take_while(|group| memory.try_grow(&reservation, group.bytes))
             .count();
-        if granted < planned.len() {
+        let mut is_refused = granted < planned.len();
+        planned.truncate(granted);
+        while !planned.is_empty() {
+            let bridged_bytes =
+                Requests::plan(&asked(required, &planned), required.len()).bridged_bytes;
+            if memory.try_grow(&reservation, bridged_bytes) {
+                break;
+            }
+            is_refused = true;
+            planned.truncate(planned.len() / 2);
+            let kept: u64 = planned.iter().map(|group| group.bytes).sum();
+            reservation.resize(usize::try_from(kept).unwrap_or(usize::MAX));
+        }
+        if is_refused {
             self.metrics.prefetch_refused_count.add(1);
-            planned.truncate(granted);
         }
         (planned, Some(Arc::new(reservation)))
     }
 
-    async fn request(&mut self, ranges: Vec<Range<u64>>) -> Result<Vec<Bytes>> {
-        let answers = self.reader.get_byte_ranges(ranges.clone()).await?;
+    async fn request_required(&mut self, required: Vec<Range<u64>>) -> Result<Vec<Bytes>> {
+        let count = required.len();
+        self.request(required, count).await
+    }
+
+    async fn request(
+        &mut self,
+        ranges: Vec<Range<u64>>,
+        required_count: usize,
+    ) -> Result<Vec<Bytes>> {
+        let answers = self.reader.fetch(ranges.clone(), required_count).await?;
         if answers.len() != ranges.len() {
             return Err(self.unusable(FetchError::WrongCount {
                 path: self.location.to_string(),
@@ -272,7 +325,7 @@ impl ByteSource {
         }
         for (range, bytes) in ranges.iter().zip(&answers) {
             let actual = bytes.len() as u64;
-            if actual != range.end - range.start {
+            if actual != len(range) {
                 return Err(self.unusable(FetchError::WrongLength {
                     path: self.location.to_string(),
                     range: range.clone(),
@@ -289,7 +342,15 @@ impl ByteSource {
 }
 
 fn total_bytes(ranges: &[Range<u64>]) -> u64 {
-    ranges.iter().map(|range| range.end - range.start).sum()
+    ranges
+        .iter()
+        .fold(0, |bytes, range| bytes.saturating_add(len(range)))
+}
+
+/// Everything that one fetch asks for, what is required first.
+fn asked(required: &[Range<u64>], planned: &[PlannedRowGroup]) -> Vec<Range<u64>> {
+    let planned = planned.iter().flat_map(|group| &group.ranges);
+    required.iter().chain(planned).cloned().collect()
 }
 
 /// Ranges of one row group that the decoder has, which it will not ask for again.

@@ -3,24 +3,30 @@
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use datafusion::physical_plan::metrics::Count;
-use futures::StreamExt;
 use futures::stream::{self, BoxStream};
+use futures::{StreamExt, TryStreamExt};
 use object_store::path::Path;
 use object_store::{
     CopyOptions, Error, GetOptions, GetRange, GetResult, GetResultPayload, ListResult,
-    MultipartUpload, OBJECT_STORE_COALESCE_DEFAULT, ObjectMeta, ObjectStore, ObjectStoreExt,
-    PutMultipartOptions, PutOptions, PutPayload, PutResult, RenameOptions, Result, coalesce_ranges,
+    MultipartUpload, ObjectMeta, ObjectStore, ObjectStoreExt, PutMultipartOptions, PutOptions,
+    PutPayload, PutResult, RenameOptions, Result,
 };
 use parking_lot::Mutex;
 
+use super::coalesce::Requests;
 use super::generation::Generation;
 use crate::error::FetchError;
 
 const STORE: &str = "parquet_prefetch";
+
+/// Requests of one fetch that are under way at the same time. Those with required bytes are the first to go out, so none of
+/// them waits for a speculative one.
+const MAX_CONCURRENT_REQUESTS: usize = 64;
 
 /// Reads `location` through `inner`, and refuses answers that are of another generation, or of another length than asked.
 ///
@@ -31,6 +37,10 @@ pub(crate) struct PinnedStore {
     generation: Mutex<Generation>,
     kind: StoreKind,
     requests: Count,
+    /// Cleared by a store that takes no conditions, or not the listing's form of the ETag.
+    sends_conditions: AtomicBool,
+    /// How many of the ranges of the next `get_ranges` are required, where it was announced; else all of them are.
+    announced: Mutex<Option<usize>>,
 }
 
 /// How ranges are best read from a store.
@@ -40,16 +50,6 @@ pub(crate) enum StoreKind {
     Remote,
     /// A local file system: one `get_ranges` opens the file once, and a look at its metadata afterwards is cheap.
     LocalFile,
-}
-
-impl StoreKind {
-    /// Gaps between ranges that are read in passing, in bytes.
-    pub(crate) fn bridged_gap_bytes(self) -> u64 {
-        match self {
-            Self::Remote => OBJECT_STORE_COALESCE_DEFAULT,
-            Self::LocalFile => 0,
-        }
-    }
 }
 
 impl PinnedStore {
@@ -65,7 +65,19 @@ impl PinnedStore {
             generation: Mutex::new(Generation::of(meta)),
             kind,
             requests,
+            sends_conditions: AtomicBool::new(true),
+            announced: Mutex::new(None),
         }
+    }
+
+    pub(crate) fn kind(&self) -> StoreKind {
+        self.kind
+    }
+
+    /// Says of the next `get_ranges` that its first `required_count` ranges are required and the others speculative. Meant for
+    /// the one reader that will make this call next.
+    pub(crate) fn announce(&self, required_count: usize) {
+        *self.announced.lock() = Some(required_count);
     }
 
     fn verify(&self, meta: &ObjectMeta) -> Result<()> {
@@ -87,28 +99,11 @@ impl PinnedStore {
     }
 
     async fn read(&self, mut options: GetOptions) -> Result<(Bytes, GetResult)> {
-        if options.if_match.is_none() {
-            options.if_match = self.generation.lock().if_match().map(str::to_owned);
-        }
         let asked = match &options.range {
             Some(GetRange::Bounded(range)) => Some(range.clone()),
             _ => None,
         };
-        self.requests.add(1);
-        let answer = match self.inner.get_opts(&self.location, options).await {
-            Err(Error::Precondition { source, .. }) => {
-                let expected = self.generation.lock().clone();
-                return Err(Error::Precondition {
-                    path: self.location.to_string(),
-                    source: Box::new(FetchError::Replaced {
-                        path: self.location.to_string(),
-                        expected: expected.to_string(),
-                        found: format!("another ({source})"),
-                    }),
-                });
-            }
-            answer => answer?,
-        };
+        let answer = self.conditional_get(&mut options).await?;
         self.verify(&answer.meta)?;
         if let Some(asked) = asked
             && answer.range != asked
@@ -134,6 +129,68 @@ impl PinnedStore {
             attributes,
         };
         Ok((bytes, result))
+    }
+
+    /// With `If-Match`, as long as the store takes it. Where it does not, or says that the object is another one, the answer to
+    /// the same request without a condition decides: it carries what there is to compare.
+    async fn conditional_get(&self, options: &mut GetOptions) -> Result<GetResult> {
+        if options.if_match.is_none() && self.sends_conditions.load(Ordering::Relaxed) {
+            options.if_match = self.generation.lock().if_match().map(str::to_owned);
+        }
+        self.requests.add(1);
+        match self.inner.get_opts(&self.location, options.clone()).await {
+            Err(
+                Error::Precondition { .. }
+                | Error::NotImplemented { .. }
+                | Error::NotSupported { .. },
+            ) if options.if_match.is_some() => {
+                self.sends_conditions.store(false, Ordering::Relaxed);
+                options.if_match = None;
+                self.requests.add(1);
+                self.inner.get_opts(&self.location, options.clone()).await
+            }
+            answer => answer,
+        }
+    }
+
+    async fn read_remote(
+        &self,
+        ranges: &[Range<u64>],
+        required_count: usize,
+    ) -> Result<Vec<Bytes>> {
+        let Requests {
+            ranges: requests, ..
+        } = Requests::plan(ranges, required_count);
+        let mut answers: Vec<(u64, Bytes)> = stream::iter(requests)
+            .map(|range| async move { Ok::<_, Error>((range.start, self.fetch(range).await?)) })
+            .buffered(MAX_CONCURRENT_REQUESTS)
+            .try_collect()
+            .await?;
+        answers.sort_unstable_by_key(|(start, _)| *start);
+        ranges
+            .iter()
+            .map(|range| {
+                let after = answers.partition_point(|(start, _)| *start <= range.start);
+                let (start, bytes) = after
+                    .checked_sub(1)
+                    .map(|i| &answers[i])
+                    .ok_or_else(|| self.out_of(range))?;
+                let from = usize::try_from(range.start - start).map_err(|_| self.out_of(range))?;
+                let to = usize::try_from(range.end - start).map_err(|_| self.out_of(range))?;
+                match to <= bytes.len() {
+                    true => Ok(bytes.slice(from..to)),
+                    false => Err(self.out_of(range)),
+                }
+            })
+            .collect()
+    }
+
+    fn out_of(&self, range: &Range<u64>) -> Error {
+        unusable(FetchError::WrongLength {
+            path: self.location.to_string(),
+            range: range.clone(),
+            actual: 0,
+        })
     }
 
     async fn read_local(&self, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
@@ -222,6 +279,13 @@ impl ObjectStore for PinnedStore {
         if *location != self.location {
             return self.inner.get_ranges(location, ranges).await;
         }
+        let announced = self.announced.lock().take().unwrap_or(ranges.len());
+        if let Some(reversed) = ranges.iter().find(|range| range.start > range.end) {
+            return Err(unusable(FetchError::InvalidRange {
+                path: self.location.to_string(),
+                range: reversed.clone(),
+            }));
+        }
         // An empty column chunk has an empty range, which stores refuse.
         let wanted: Vec<Range<u64>> = ranges
             .iter()
@@ -231,15 +295,10 @@ impl ObjectStore for PinnedStore {
         if wanted.is_empty() {
             return Ok(vec![Bytes::new(); ranges.len()]);
         }
+        let required = ranges.iter().take(announced);
+        let required_count = required.filter(|range| !range.is_empty()).count();
         let answers = match self.kind {
-            StoreKind::Remote => {
-                coalesce_ranges(
-                    &wanted,
-                    |range| self.fetch(range),
-                    OBJECT_STORE_COALESCE_DEFAULT,
-                )
-                .await?
-            }
+            StoreKind::Remote => self.read_remote(&wanted, required_count).await?,
             StoreKind::LocalFile => self.read_local(&wanted).await?,
         };
         if answers.len() != wanted.len() {

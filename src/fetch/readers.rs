@@ -13,7 +13,7 @@ use datafusion::execution::cache::cache_manager::FileMetadataCache;
 use datafusion::physical_plan::metrics::{Count, ExecutionPlanMetricsSet};
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use object_store::{OBJECT_STORE_COALESCE_DEFAULT, ObjectStore};
+use object_store::ObjectStore;
 use parquet::arrow::arrow_reader::ArrowReaderOptions;
 use parquet::arrow::async_reader::AsyncFileReader;
 use parquet::file::metadata::ParquetMetaData;
@@ -36,41 +36,81 @@ pub(crate) enum ReaderFactory {
     AsSet(Arc<dyn ParquetFileReaderFactory>),
 }
 
-impl ReaderFactory {
-    /// Chooses for a scan on `store`, whose stock source carries `configured`.
+/// Whose readers a scan uses. Decided when it is planned, once for all of its partitions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ReaderChoice {
+    /// Ours, in the place of stock's that cache nothing.
+    Default,
+    /// Ours, in the place of stock's that share the session's cache of file metadata.
+    Cached,
+    /// Those of the factory that was set on the scan.
+    AsSet,
+}
+
+impl ReaderChoice {
+    /// For a source that carries `factory`, to be read from `store`.
     ///
-    /// Stock's own factories are exchanged for ours, which read the same store in one generation. They can be told from a
-    /// user's only by what they print, so the store they hold must print like the session's too: a factory over any
-    /// other store is the user's.
-    pub(crate) fn choose(
+    /// Stock's own factories can be told from a user's only by what they print, so the store they hold must print like the
+    /// session's too: a factory over any other store is the user's.
+    pub(crate) fn of(
+        factory: Option<&Arc<dyn ParquetFileReaderFactory>>,
+        store: Option<&Arc<dyn ObjectStore>>,
+    ) -> Self {
+        let Some(factory) = factory else {
+            return Self::Default;
+        };
+        let Some(store) = store else {
+            return Self::AsSet;
+        };
+        let printed = Prefix::of(factory.as_ref());
+        let expected = Prefix::of(store.as_ref());
+        let is_of = |head: &str, tail: &str| {
+            printed.strip_prefix(head).is_some_and(|rest| {
+                // What was cut off cannot be compared, and with it not the end of it either.
+                match rest.strip_prefix(expected.as_str()) {
+                    Some(end) => end.is_empty() || end.starts_with(tail),
+                    None => expected.len() >= Prefix::MAX_BYTES && expected.starts_with(rest),
+                }
+            })
+        };
+        if is_of("DefaultParquetFileReaderFactory { store: ", " }") {
+            Self::Default
+        } else if is_of(
+            "CachedParquetFileReaderFactory { store: ",
+            ", metadata_cache: ",
+        ) {
+            Self::Cached
+        } else {
+            Self::AsSet
+        }
+    }
+}
+
+impl ReaderFactory {
+    /// `configured` is the factory that was set on the scan, `metadata_cache` the session's.
+    pub(crate) fn new(
+        choice: ReaderChoice,
         store: Arc<dyn ObjectStore>,
         is_local_file: bool,
         configured: Option<&Arc<dyn ParquetFileReaderFactory>>,
-        metadata_cache: Option<&Arc<FileMetadataCache>>,
+        metadata_cache: Option<Arc<FileMetadataCache>>,
     ) -> Self {
         let kind = if is_local_file {
             StoreKind::LocalFile
         } else {
             StoreKind::Remote
         };
-        match configured {
-            None => Self::Pinned {
+        match (choice, configured) {
+            (ReaderChoice::AsSet, Some(factory)) => Self::AsSet(Arc::clone(factory)),
+            (ReaderChoice::Cached, _) => Self::Pinned {
+                store,
+                metadata_cache,
+                kind,
+            },
+            (ReaderChoice::Default | ReaderChoice::AsSet, _) => Self::Pinned {
                 store,
                 metadata_cache: None,
                 kind,
-            },
-            Some(factory) => match (StockFactory::recognise(factory, &store), metadata_cache) {
-                (Some(StockFactory::Default), _) => Self::Pinned {
-                    store,
-                    metadata_cache: None,
-                    kind,
-                },
-                (Some(StockFactory::Cached), Some(cache)) => Self::Pinned {
-                    store,
-                    metadata_cache: Some(Arc::clone(cache)),
-                    kind,
-                },
-                _ => Self::AsSet(Arc::clone(factory)),
             },
         }
     }
@@ -84,8 +124,8 @@ impl ReaderFactory {
         metrics_set: &ExecutionPlanMetricsSet,
         metrics: &ScanMetrics,
     ) -> FileReaders {
-        let (factory, counts_requests, bridged_gap_bytes) = match self {
-            Self::AsSet(factory) => (Arc::clone(factory), false, OBJECT_STORE_COALESCE_DEFAULT),
+        let (factory, pinned): (Arc<dyn ParquetFileReaderFactory>, _) = match self {
+            Self::AsSet(factory) => (Arc::clone(factory), None),
             Self::Pinned {
                 store,
                 metadata_cache,
@@ -93,7 +133,8 @@ impl ReaderFactory {
             } => {
                 let requests = metrics.fetch_request_count.clone();
                 let store = PinnedStore::new(Arc::clone(store), &file.object_meta, *kind, requests);
-                let store = Arc::new(store);
+                let pinned = Arc::new(store);
+                let store = Arc::clone(&pinned);
                 let factory: Arc<dyn ParquetFileReaderFactory> = match metadata_cache {
                     None => Arc::new(DefaultParquetFileReaderFactory::new(store)),
                     Some(cache) => {
@@ -104,7 +145,7 @@ impl ReaderFactory {
                         ))
                     }
                 };
-                (factory, true, kind.bridged_gap_bytes())
+                (factory, Some(pinned))
             }
         };
         FileReaders {
@@ -114,8 +155,7 @@ impl ReaderFactory {
             metadata_size_hint,
             metrics_set: metrics_set.clone(),
             metrics: metrics.clone(),
-            counts_requests,
-            bridged_gap_bytes,
+            pinned,
         }
     }
 }
@@ -128,33 +168,6 @@ fn drop_other_generation(cache: &Arc<FileMetadataCache>, file: &PartitionedFile)
         && Generation::of(&entry.meta).has_other_e_tag(&Generation::of(&file.object_meta))
     {
         cache.remove(location);
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum StockFactory {
-    Default,
-    Cached,
-}
-
-impl StockFactory {
-    fn recognise(
-        factory: &Arc<dyn ParquetFileReaderFactory>,
-        store: &Arc<dyn ObjectStore>,
-    ) -> Option<Self> {
-        let printed = Prefix::of(factory.as_ref());
-        let expected = Prefix::of(store.as_ref());
-        [
-            ("DefaultParquetFileReaderFactory { store: ", Self::Default),
-            ("CachedParquetFileReaderFactory { store: ", Self::Cached),
-        ]
-        .into_iter()
-        .find_map(|(head, kind)| {
-            let rest = printed.strip_prefix(head)?;
-            let common = rest.len().min(expected.len());
-            (common > 0 && rest.as_bytes()[..common] == expected.as_bytes()[..common])
-                .then_some(kind)
-        })
     }
 }
 
@@ -190,8 +203,7 @@ pub(crate) struct FileReaders {
     metadata_size_hint: Option<usize>,
     metrics_set: ExecutionPlanMetricsSet,
     metrics: ScanMetrics,
-    counts_requests: bool,
-    bridged_gap_bytes: u64,
+    pinned: Option<Arc<PinnedStore>>,
 }
 
 impl FileReaders {
@@ -209,8 +221,7 @@ impl FileReaders {
         Ok(FileReader {
             inner,
             metrics: self.metrics.clone(),
-            counts_requests: self.counts_requests,
-            bridged_gap_bytes: self.bridged_gap_bytes,
+            pinned: self.pinned.clone(),
         })
     }
 }
@@ -219,16 +230,30 @@ impl FileReaders {
 pub(crate) struct FileReader {
     inner: Box<dyn AsyncFileReader + Send>,
     metrics: ScanMetrics,
-    /// Whether the reader adds its requests to the metrics itself; else each call counts as one.
-    counts_requests: bool,
-    bridged_gap_bytes: u64,
+    /// The store that `inner` reads from, where it is ours: it adds its requests to the metrics. A call of any other reader
+    /// counts as one request.
+    pinned: Option<Arc<PinnedStore>>,
 }
 
 impl FileReader {
-    /// Gaps between ranges that a request reads rather than splits, in bytes. A user's reader is taken to go through
-    /// object_store's coalescing, as stock's does.
-    pub(crate) fn bridged_gap_bytes(&self) -> u64 {
-        self.bridged_gap_bytes
+    /// Whether requests read what lies between neighbouring ranges. A user's reader is taken to go through object_store's
+    /// coalescing, as stock's does.
+    pub(crate) fn reads_in_passing(&self) -> bool {
+        self.pinned
+            .as_ref()
+            .is_none_or(|store| store.kind() == StoreKind::Remote)
+    }
+
+    /// Reads `ranges`, of which the first `required_count` are required and the others speculative.
+    pub(crate) async fn fetch(
+        &mut self,
+        ranges: Vec<Range<u64>>,
+        required_count: usize,
+    ) -> parquet::errors::Result<Vec<Bytes>> {
+        if let Some(store) = &self.pinned {
+            store.announce(required_count);
+        }
+        self.get_byte_ranges(ranges).await
     }
 
     /// Counts a wait for `future`. Requests made while fetching metadata follow one another, all others go out together.
@@ -264,10 +289,9 @@ impl AsyncFileReader for FileReader {
         let Self {
             inner,
             metrics,
-            counts_requests,
-            ..
+            pinned,
         } = self;
-        Self::measured(metrics, *counts_requests, false, inner.get_bytes(range)).boxed()
+        Self::measured(metrics, pinned.is_some(), false, inner.get_bytes(range)).boxed()
     }
 
     fn get_byte_ranges(
@@ -277,12 +301,11 @@ impl AsyncFileReader for FileReader {
         let Self {
             inner,
             metrics,
-            counts_requests,
-            ..
+            pinned,
         } = self;
         Self::measured(
             metrics,
-            *counts_requests,
+            pinned.is_some(),
             false,
             inner.get_byte_ranges(ranges),
         )
@@ -296,9 +319,79 @@ impl AsyncFileReader for FileReader {
         let Self {
             inner,
             metrics,
-            counts_requests,
-            ..
+            pinned,
         } = self;
-        Self::measured(metrics, *counts_requests, true, inner.get_metadata(options)).boxed()
+        Self::measured(metrics, pinned.is_some(), true, inner.get_metadata(options)).boxed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use object_store::memory::InMemory;
+    use object_store::path::Path;
+    use object_store::prefix::PrefixStore;
+
+    fn default_over(store: &Arc<dyn ObjectStore>) -> Arc<dyn ParquetFileReaderFactory> {
+        Arc::new(DefaultParquetFileReaderFactory::new(Arc::clone(store)))
+    }
+
+    fn prefixed(prefix: &str) -> Arc<dyn ObjectStore> {
+        Arc::new(PrefixStore::new(InMemory::new(), Path::from(prefix)))
+    }
+
+    #[test]
+    fn stock_s_factories_are_known_by_their_store() {
+        let store = prefixed("a");
+        let cache = datafusion::execution::runtime_env::RuntimeEnv::default()
+            .cache_manager
+            .get_file_metadata_cache();
+        let cached: Arc<dyn ParquetFileReaderFactory> = Arc::new(
+            CachedParquetFileReaderFactory::new(Arc::clone(&store), cache),
+        );
+        let of = |factory: &Arc<dyn ParquetFileReaderFactory>, store: &Arc<dyn ObjectStore>| {
+            ReaderChoice::of(Some(factory), Some(store))
+        };
+        assert_eq!(ReaderChoice::of(None, Some(&store)), ReaderChoice::Default);
+        assert_eq!(of(&default_over(&store), &store), ReaderChoice::Default);
+        assert_eq!(of(&cached, &store), ReaderChoice::Cached);
+        assert_eq!(of(&cached, &prefixed("b")), ReaderChoice::AsSet);
+        assert_eq!(ReaderChoice::of(Some(&cached), None), ReaderChoice::AsSet);
+    }
+
+    #[test]
+    fn a_store_whose_print_goes_on_is_another() {
+        let (short, long) = (prefixed("bucket"), prefixed("bucket/eu"));
+        let of = |factory: &Arc<dyn ParquetFileReaderFactory>, store: &Arc<dyn ObjectStore>| {
+            ReaderChoice::of(Some(factory), Some(store))
+        };
+        assert_eq!(of(&default_over(&long), &short), ReaderChoice::AsSet);
+        assert_eq!(of(&default_over(&short), &long), ReaderChoice::AsSet);
+    }
+
+    #[tokio::test]
+    async fn a_store_that_prints_its_objects_is_known_by_their_beginning() {
+        let store = InMemory::new();
+        let object = vec![b'x'; 100_000];
+        object_store::ObjectStoreExt::put(&store, &Path::from("a"), object.into())
+            .await
+            .unwrap();
+        let store: Arc<dyn ObjectStore> = Arc::new(store);
+        let factory = default_over(&store);
+        assert_eq!(
+            ReaderChoice::of(Some(&factory), Some(&store)),
+            ReaderChoice::Default
+        );
+        let empty: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+        assert_eq!(
+            ReaderChoice::of(Some(&factory), Some(&empty)),
+            ReaderChoice::AsSet
+        );
+    }
+
+    #[test]
+    fn printing_ends_where_there_is_enough() {
+        let large = vec![0u8; 10_000_000];
+        assert!(Prefix::of(&large).len() < 2 * Prefix::MAX_BYTES);
     }
 }

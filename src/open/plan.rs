@@ -7,7 +7,6 @@ use datafusion::common::Result;
 use datafusion::datasource::physical_plan::parquet::{
     ParquetAccessPlan, build_row_filter, can_expr_be_pushed_down_with_schemas,
 };
-use datafusion::execution::memory_pool::MemoryConsumer;
 use datafusion::physical_expr::{PhysicalExpr, split_conjunction};
 use datafusion::physical_plan::metrics::{MetricBuilder, MetricCategory, MetricType};
 use futures::stream::BoxStream;
@@ -23,7 +22,7 @@ use super::metadata::AdaptedFile;
 use super::order::PreparedPlan;
 use super::projection::{DecoderProjection, leaf_mask};
 use super::prune::PrunedFile;
-use crate::decode::{ByteSource, FileScan, PRUNING_WINDOW, Prefetch};
+use crate::decode::{ByteSource, FileScan, PRUNING_WINDOW, Prefetch, SpeculativeMemory};
 use crate::plan::{RangePlanner, ScanOrder};
 
 impl PrunedFile {
@@ -165,8 +164,8 @@ impl AdaptedFile {
             } else {
                 usize::MAX
             },
-            reservation: scan.memory_pool.as_ref().map(|pool| {
-                MemoryConsumer::new(format!("ParquetPrefetch[{}]", scan.partition)).register(pool)
+            memory: scan.memory_pool.as_ref().map(|pool| {
+                SpeculativeMemory::new(pool, format!("ParquetPrefetch[{}]", scan.partition))
             }),
         };
 

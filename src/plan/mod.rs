@@ -7,4 +7,4 @@ mod widen;
 
 pub(crate) use ranges::RangePlanner;
 pub(crate) use row_groups::{RowGroupRead, ScanOrder};
-pub(crate) use widen::{PlannedRowGroup, bridged, widen};
+pub(crate) use widen::{PlannedRowGroup, read_in_passing, widen};

@@ -7,7 +7,7 @@ use parquet::DecodeResult;
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, RowSelection, RowSelector};
 use parquet::arrow::push_decoder::ParquetPushDecoderBuilder;
-use parquet::errors::Result;
+use parquet::errors::{ParquetError, Result};
 
 use super::RowGroupRead;
 
@@ -102,6 +102,19 @@ impl RangePlanner {
         leaves: impl Iterator<Item = usize>,
         limit: Option<usize>,
     ) -> Result<Vec<Range<u64>>> {
+        let leaves: Vec<usize> = leaves.collect();
+        let row_group = self.metadata.metadata().row_group(row_group_idx);
+        // The decoder takes sizes and offsets for granted, and panics on negative ones. It may never come to this row group.
+        if let Some(leaf) = leaves.iter().find(|&&leaf| {
+            let column = row_group.column(leaf);
+            column.compressed_size() < 0
+                || column.data_page_offset() < 0
+                || column.dictionary_page_offset().is_some_and(|at| at < 0)
+        }) {
+            return Err(ParquetError::General(format!(
+                "row group {row_group_idx}, column {leaf}: negative offset or size"
+            )));
+        }
         let mask = ProjectionMask::leaves(self.metadata.parquet_schema(), leaves);
         let mut builder = ParquetPushDecoderBuilder::new_with_metadata(self.metadata.clone())
             .with_projection(mask)
@@ -114,7 +127,10 @@ impl RangePlanner {
             builder = builder.with_limit(limit);
         }
         match builder.build()?.try_next_reader()? {
-            DecodeResult::NeedsData(ranges) => Ok(ranges),
+            DecodeResult::NeedsData(ranges) => Ok(ranges
+                .into_iter()
+                .filter(|range| !range.is_empty())
+                .collect()),
             DecodeResult::Data(_) | DecodeResult::Finished => Ok(Vec::new()),
         }
     }

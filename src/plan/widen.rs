@@ -17,17 +17,18 @@ pub(crate) struct PlannedRowGroup {
 /// `room_bytes` is the budget less the bytes that are buffered, staged, and required by this fetch. The first row group
 /// that does not fit ends the widening, also where a later and smaller one would fit: the decoder needs them in order.
 /// `rows_left` ends it once the row groups taken hold that many rows. `ranges_of` is given a row group and how many rows
-/// of it can be returned at most.
+/// of it can be returned at most; where it says `None`, the
+/// widening ends.
 ///
 /// Row groups without bytes (nothing is projected, or no rows) are passed over; those that `is_staged` names are counted by
 /// the caller in `room_bytes` already.
-pub(crate) fn widen<'a, E>(
+pub(crate) fn widen<'a>(
     pending: impl Iterator<Item = &'a RowGroupRead>,
     mut room_bytes: u64,
     mut rows_left: Option<usize>,
     is_staged: impl Fn(usize) -> bool,
-    mut ranges_of: impl FnMut(&RowGroupRead, Option<usize>) -> Result<Vec<Range<u64>>, E>,
-) -> Result<Vec<PlannedRowGroup>, E> {
+    mut ranges_of: impl FnMut(&RowGroupRead, Option<usize>) -> Option<Vec<Range<u64>>>,
+) -> Vec<PlannedRowGroup> {
     let mut planned = Vec::new();
     for read in pending {
         if rows_left == Some(0) || room_bytes == 0 {
@@ -37,8 +38,12 @@ pub(crate) fn widen<'a, E>(
             continue;
         }
         if !is_staged(read.place) {
-            let ranges = ranges_of(read, rows_left)?;
-            let bytes = ranges.iter().map(|range| range.end - range.start).sum();
+            let Some(ranges) = ranges_of(read, rows_left) else {
+                break;
+            };
+            let bytes = ranges.iter().fold(0, |bytes: u64, range| {
+                bytes.saturating_add(range.end.saturating_sub(range.start))
+            });
             if bytes > room_bytes {
                 break;
             }
@@ -53,42 +58,42 @@ pub(crate) fn widen<'a, E>(
         }
         rows_left = rows_left.map(|left| left.saturating_sub(read.selected_rows));
     }
-    Ok(planned)
+    planned
 }
 
-/// Those of `candidates` that the requests for `asked` read in passing: coalescing bridges gaps of up to `max_gap_bytes`
-/// between ranges, and reads what lies in them.
-pub(crate) fn bridged(
+/// Those of `candidates` that `requests`, disjoint ranges that cover `asked`, read only in passing.
+pub(crate) fn read_in_passing(
+    requests: &[Range<u64>],
     asked: &[Range<u64>],
-    candidates: Vec<Range<u64>>,
-    max_gap_bytes: u64,
+    candidates: &[Range<u64>],
 ) -> Vec<Range<u64>> {
-    let mut sorted = asked.to_vec();
-    sorted.sort_unstable_by_key(|range| range.start);
-    let mut gaps: Vec<Range<u64>> = Vec::new();
-    let mut end = sorted.first().map_or(0, |range| range.start);
-    for range in sorted {
-        if range.start > end && range.start - end <= max_gap_bytes {
-            gaps.push(end..range.start);
-        }
-        end = end.max(range.end);
-    }
+    let sorted = |ranges: &[Range<u64>]| {
+        let mut sorted = ranges.to_vec();
+        sorted.sort_unstable_by_key(|range| range.start);
+        sorted
+    };
+    let (requests, asked) = (sorted(requests), sorted(asked));
+    // The last of `ranges` that begins before `end`.
+    let last_before = |ranges: &[Range<u64>], end: u64| {
+        let after = ranges.partition_point(|range| range.start < end);
+        after.checked_sub(1).map(|last| ranges[last].clone())
+    };
     candidates
-        .into_iter()
+        .iter()
         .filter(|candidate| {
-            let after = gaps.partition_point(|gap| gap.start <= candidate.start);
-            !candidate.is_empty()
-                && after
-                    .checked_sub(1)
-                    .is_some_and(|index| candidate.end <= gaps[index].end)
+            candidate.start < candidate.end
+                && last_before(&requests, candidate.end).is_some_and(|request| {
+                    request.start <= candidate.start && candidate.end <= request.end
+                })
+                && last_before(&asked, candidate.end).is_none_or(|used| used.end <= candidate.start)
         })
+        .cloned()
         .collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::convert::Infallible;
 
     fn one(range: Range<u64>) -> Vec<Range<u64>> {
         std::iter::once(range).collect()
@@ -115,10 +120,9 @@ mod tests {
             |place| staged.contains(&place),
             |read, _| {
                 let start = 1000 * read.place as u64;
-                Ok::<_, Infallible>(one(start..start + sizes[read.place]))
+                Some(one(start..start + sizes[read.place]))
             },
-        )
-        .unwrap();
+        );
         planned.iter().map(|group| group.place).collect()
     }
 
@@ -152,10 +156,9 @@ mod tests {
             |_| false,
             |read, _| {
                 assert_ne!(read.place, 1);
-                Ok::<_, Infallible>(if read.place == 0 { vec![] } else { one(0..5) })
+                Some(if read.place == 0 { vec![] } else { one(0..5) })
             },
-        )
-        .unwrap();
+        );
         assert_eq!(
             planned.iter().map(|group| group.place).collect::<Vec<_>>(),
             [2]
@@ -163,18 +166,21 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_in_a_bridged_gap_is_read_in_passing() {
+    fn what_requests_cover_and_nobody_asked_for_is_read_in_passing() {
+        let requests = [1000..1100, 0..400];
         let asked = [300..400, 0..100, 150..200, 1000..1100];
-        let candidates = vec![
+        let candidates = [
             100..150, // fills a gap
             200..250, // lies in a gap
             250..301, // overlaps what is asked for
-            400..500, // the gap is too wide
-            1100..1200,
+            400..500, // in no request
+            1050..1150,
             220..220,
         ];
-        assert_eq!(bridged(&asked, candidates, 100), [100..150, 200..250]);
-        assert_eq!(bridged(&asked, one(100..150), 0), [] as [Range<u64>; 0]);
-        assert_eq!(bridged(&[], one(0..1), 100), [] as [Range<u64>; 0]);
+        assert_eq!(
+            read_in_passing(&requests, &asked, &candidates),
+            [100..150, 200..250]
+        );
+        assert_eq!(read_in_passing(&[], &[], &one(0..1)), [] as [Range<u64>; 0]);
     }
 }

@@ -2,20 +2,29 @@
 
 use std::sync::Arc;
 
+use async_trait::async_trait;
 use bytes::Bytes;
+use datafusion::datasource::listing::PartitionedFile;
+use datafusion::datasource::physical_plan::{FileGroup, FileScanConfigBuilder, ParquetSource};
+use datafusion::datasource::source::DataSourceExec;
+use datafusion::execution::object_store::ObjectStoreUrl;
+use datafusion::physical_optimizer::PhysicalOptimizerRule;
+use datafusion::prelude::{ParquetReadOptions, SessionConfig, SessionContext};
+use datafusion_parquet_prefetch::{PrefetchOptions, PrefetchRule};
 use futures::FutureExt;
 use object_store::memory::InMemory;
 use object_store::path::Path;
-use object_store::{ObjectStore, ObjectStoreExt};
+use object_store::{GetOptions, GetResult, ObjectMeta, ObjectStore, ObjectStoreExt};
 use rstest::rstest;
 
-use crate::support::behaviour::{Behaving, Untagged};
+use crate::support::behaviour::{Behaving, Behaviour, Untagged};
 use crate::support::cases::{folder, rows};
+use crate::support::compare::{answer, execute};
 use crate::support::faulty::{Action, Attempt};
 use crate::support::faulty_scan::{Ending, FaultyScan, Setting};
 use crate::support::files::{store_of, upcast};
 use crate::support::observe::LATENCY;
-use crate::support::session::{Scan, Table, one_partition};
+use crate::support::session::{BUCKET, Scan, Table, one_partition, runtime, session};
 use crate::support::store::Latency;
 
 const KEY: &str = "overwritten.parquet";
@@ -133,5 +142,95 @@ async fn each_generation_alone_answers_as_it_was_made() {
             Ending::Answered(answer) => assert_eq!(rows(&answer), answers_of(name), "{name}"),
             other => panic!("{name}: {other:?}"),
         }
+    }
+}
+
+/// A catalog lists files with a clock of its own and without ETags, as Delta's log does. That is no other generation.
+#[rstest]
+#[tokio::test]
+async fn a_catalog_s_time_of_last_modification_is_not_the_store_s(
+    #[values(1, 1 << 30)] prefetch_size: u64,
+) {
+    let file = generation("v1");
+    let store = upcast(&store_of([(KEY, file.clone())]).await);
+    let mut listed = PartitionedFile::new(KEY, file.len() as u64);
+    listed.object_meta.last_modified = "2001-02-03T04:05:06.789Z".parse().unwrap();
+    let schema = {
+        let ctx = SessionContext::new_with_config_rt(one_partition(), runtime(Arc::clone(&store)));
+        let options = ParquetReadOptions::default();
+        let frame = ctx
+            .read_parquet(format!("{BUCKET}/{KEY}"), options)
+            .await
+            .unwrap();
+        frame.schema().inner().as_ref().clone()
+    };
+    let ctx = session(Scan::Stock, one_partition(), runtime(store));
+    let url = ObjectStoreUrl::parse(BUCKET).unwrap();
+    let source = ParquetSource::new(Arc::new(schema));
+    let scan = FileScanConfigBuilder::new(url, Arc::new(source))
+        .with_file_groups(vec![FileGroup::new(vec![listed])])
+        .build();
+    let options = PrefetchOptions::new().with_prefetch_size_bytes(prefetch_size);
+    let config = SessionConfig::new().with_option_extension(options);
+    let plan = PrefetchRule::new(ctx.runtime_env())
+        .optimize(DataSourceExec::from_data_source(scan), config.options())
+        .unwrap();
+    assert!(execute(&ctx, plan).await.unwrap().rows() > 0);
+}
+
+/// A store that takes no conditions is read without, and one that does not know the listing's form of its tag as well.
+#[rstest]
+#[tokio::test]
+async fn conditions_that_a_store_does_not_take_are_left_out(
+    #[values(Condition::NotImplemented, Condition::OtherForm)] condition: Condition,
+    #[values(1, 1 << 30)] prefetch_size: u64,
+) {
+    let store = store_of([(KEY, generation("v1"))]).await;
+    let store = Arc::new(Behaving::new(upcast(&store), condition));
+    let scan = Scan::Prefetch {
+        prefetch_size: Some(prefetch_size),
+    };
+    let ctx = session(scan, one_partition(), runtime(store));
+    Table::new("t", KEY)
+        .register(&ctx, scan.registration())
+        .await
+        .unwrap();
+    assert_eq!(rows(&answer(&ctx, SQL).await.unwrap()), answers_of("v1"));
+}
+
+/// How a store fails to take the ETag that its listing gave.
+#[derive(Debug, Clone, Copy)]
+enum Condition {
+    NotImplemented,
+    /// It gives the tag in quotes and compares it letter by letter with one that has none.
+    OtherForm,
+}
+
+#[async_trait]
+impl Behaviour for Condition {
+    async fn get_opts(
+        &self,
+        inner: &Arc<dyn ObjectStore>,
+        location: &Path,
+        options: GetOptions,
+    ) -> object_store::Result<GetResult> {
+        if options.if_match.is_some() {
+            return Err(match self {
+                Self::NotImplemented => object_store::Error::NotImplemented {
+                    operation: "if_match".to_owned(),
+                    implementer: "a store".to_owned(),
+                },
+                Self::OtherForm => object_store::Error::Precondition {
+                    path: location.to_string(),
+                    source: "letter by letter".into(),
+                },
+            });
+        }
+        inner.get_opts(location, options).await
+    }
+
+    fn meta(&self, mut meta: ObjectMeta) -> ObjectMeta {
+        meta.e_tag = meta.e_tag.map(|tag| format!("\"{tag}\""));
+        meta
     }
 }

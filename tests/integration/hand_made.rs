@@ -8,6 +8,7 @@ use bytes::Bytes;
 use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion::common::{Result, ScalarValue};
 use datafusion::config::ConfigOptions;
+use datafusion::datasource::file_format::FileFormat;
 use datafusion::datasource::listing::PartitionedFile;
 use datafusion::datasource::physical_plan::parquet::{
     DefaultParquetFileReaderFactory, ParquetAccessPlan, ParquetFileReaderFactory,
@@ -24,9 +25,13 @@ use datafusion::physical_expr_adapter::{
 };
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::metrics::ExecutionPlanMetricsSet;
-use datafusion::physical_plan::{ExecutionPlan, StatisticsArgs, StatisticsContext, displayable};
+use datafusion::physical_plan::{
+    ExecutionPlan, Partitioning, StatisticsArgs, StatisticsContext, displayable,
+};
 use datafusion::prelude::{SessionConfig, SessionContext};
-use datafusion_parquet_prefetch::{PrefetchOptions, PrefetchRule, PrefetchingParquetSource};
+use datafusion_parquet_prefetch::{
+    PrefetchOptions, PrefetchRule, PrefetchingParquetFormat, PrefetchingParquetSource,
+};
 use object_store::ObjectStore;
 use parking_lot::Mutex;
 use parquet::arrow::arrow_reader::{RowSelection, RowSelector};
@@ -362,11 +367,11 @@ async fn a_scan_whose_order_was_pushed_down_is_left_alone() {
 #[test]
 fn planning_methods_are_stock_s() {
     let stock = ParquetSource::new(file_schema());
-    let ours = PrefetchingParquetSource::new(
+    let ours = PrefetchingParquetSource::try_new(
         stock.clone(),
         datafusion_parquet_prefetch::PrefetchSettings::default().with_prefetch_size_bytes(1),
-        None,
-    );
+    )
+    .unwrap();
     assert_eq!(ours.file_type(), stock.file_type());
     assert_eq!(
         ours.table_schema().table_schema(),
@@ -379,4 +384,41 @@ fn planning_methods_are_stock_s() {
     );
     assert!(ours.filter().is_none());
     assert!(ours.with_batch_size(7).is::<PrefetchingParquetSource>());
+}
+
+/// A provider that asks the format for its source and plans the scan itself.
+#[tokio::test]
+async fn a_scan_made_of_the_format_s_source_is_settled_by_the_rule() {
+    let ctx = SessionContext::new_with_config_rt(one_partition(), runtime(store().await));
+    let format = PrefetchingParquetFormat::default();
+    let source = format.file_source(TableSchema::from(file_schema()));
+    let url = ObjectStoreUrl::parse(BUCKET).unwrap();
+    let scan = FileScanConfigBuilder::new(url, source)
+        .with_file_groups(vec![FileGroup::new(vec![partitioned_file()])])
+        .build();
+    let plan: Arc<dyn ExecutionPlan> = DataSourceExec::from_data_source(scan);
+    let ours = converted(&ctx, &plan);
+    let text = displayable(ours.as_ref()).indent(true).to_string();
+    assert!(text.contains("prefetch_size=1048576"), "{text}");
+    assert_eq!(execute(&ctx, ours).await.unwrap().rows(), 1000);
+}
+
+#[tokio::test]
+async fn a_scan_with_properties_of_its_own_is_left_alone() {
+    let ctx = SessionContext::new_with_config_rt(one_partition(), runtime(store().await));
+    let scan = scan_of(ParquetSource::new(file_schema()), partitioned_file()).build();
+    let exec = DataSourceExec::new(Arc::new(scan));
+    let exec = exec.with_partitioning(Partitioning::RoundRobinBatch(1));
+    let plan: Arc<dyn ExecutionPlan> = Arc::new(exec);
+    assert!(Arc::ptr_eq(&converted(&ctx, &plan), &plan));
+}
+
+/// Planning leaves no trace in the metrics of the scan.
+#[tokio::test]
+async fn the_rule_registers_no_metrics() {
+    let ctx = SessionContext::new_with_config_rt(one_partition(), runtime(store().await));
+    let scan = scan_of(ParquetSource::new(file_schema()), partitioned_file()).build();
+    let plan: Arc<dyn ExecutionPlan> = DataSourceExec::from_data_source(scan);
+    let ours = converted(&ctx, &plan);
+    assert_eq!(ours.metrics().unwrap().iter().count(), 0);
 }

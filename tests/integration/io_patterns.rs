@@ -403,3 +403,43 @@ async fn a_table_s_own_option_comes_before_the_session_s() {
         assert_eq!(seen.rounds, 4, "{:#?}", seen.requests);
     }
 }
+
+/// Far apart, so that none is coalesced, and more of them than object_store's own helper has under way at once.
+#[tokio::test(start_paused = true)]
+async fn forty_requests_of_a_round_run_at_the_same_time() {
+    let file = sized(&[2 * MIB; 40]);
+    let (stock, ours) = both(prefetch(1), one_partition(), &file, "SELECT id FROM t").await;
+    assert_eq!((stock.requests.len(), stock.rounds), (40, 40));
+    assert_eq!((ours.requests.len(), ours.rounds), (40, 1));
+    assert_eq!(ours.elapsed, LATENCY);
+    assert_eq!(ours.bytes, stock.bytes);
+}
+
+/// A narrow column of wide row groups: each gap is short enough to be bridged, and all of them would be the whole file.
+#[tokio::test(start_paused = true)]
+async fn what_is_read_in_passing_is_bounded() {
+    let file = sized(&[MIB - 1000; 40]);
+    let (stock, ours) = both(prefetch(1), one_partition(), &file, "SELECT id FROM t").await;
+    assert_eq!(ours.elapsed, LATENCY);
+    assert!(
+        ours.bytes <= 2 * stock.bytes,
+        "{} bytes, stock {}",
+        ours.bytes,
+        stock.bytes
+    );
+}
+
+/// In a reversed scan the required row group is the last of the file, and asked for first all the same.
+#[tokio::test(start_paused = true)]
+async fn required_bytes_are_asked_for_first() {
+    let file = sized(&[2 * MIB; 16]);
+    let table = table().with_order(&["id"]);
+    let sql = "SELECT id FROM t ORDER BY id DESC LIMIT 250";
+    let files = [(FILE, file.clone())];
+    let ours = observe(prefetch(1), one_partition(), &files, &table, sql).await;
+    let metadata = metadata(&file);
+    let last = metadata.row_group(15).column(0).byte_range().0;
+    let first_asked = ours.requests[0].bounded().unwrap();
+    assert!(first_asked.contains(&last), "{:#?}", ours.requests);
+    assert_eq!(ours.rounds, 1);
+}
