@@ -191,7 +191,6 @@ async fn a_throttled_store_is_not_asked_in_vain(
 /// Speculative reads alone are refused. The first read of the execution is always required.
 #[rstest]
 #[tokio::test(start_paused = true)]
-#[ignore = "needs the scan"]
 async fn a_speculative_read_that_fails_is_read_again_when_required(
     #[values(prefetch(50_000), prefetch(1 << 30))] scan: Scan,
 ) {
@@ -235,7 +234,6 @@ async fn a_read_that_never_ends_holds_nothing_once_the_query_is_dropped(
 /// a panic.
 #[rstest]
 #[tokio::test(start_paused = true)]
-#[ignore = "needs the scan"]
 async fn an_answer_of_the_wrong_length_is_an_error(
     #[values(prefetch(1), prefetch(50_000), prefetch(1 << 30))] scan: Scan,
     #[values(Action::OneByteShort, Action::Empty, Action::OneByteLong)] action: Action,
@@ -271,16 +269,18 @@ async fn an_answer_of_the_wrong_length_is_an_error(
 
 #[rstest]
 #[tokio::test(start_paused = true)]
-#[ignore = "needs the scan"]
 async fn too_few_answers_are_an_error_and_no_panic(
     #[values(prefetch(1), prefetch(50_000), prefetch(1 << 30))] scan: Scan,
 ) {
     let setting = setting(scan, false, true);
     let expected = expected(&setting.config, SCAN).await;
     let forward = |_: &Attempt<'_>| Action::Forward;
-    let wrap = |store| Arc::new(Behaving::new(store, TooFewAnswers)) as Arc<dyn ObjectStore>;
+    let too_few = TooFewAnswers::default();
+    let behaviour = too_few.clone();
+    let wrap = |store| Arc::new(Behaving::new(store, behaviour)) as Arc<dyn ObjectStore>;
     let objects = objects().await;
     let scan = FaultyScan::plan_through(&setting, objects, &table(), SCAN, forward, wrap).await;
+    too_few.arm();
     match scan.run().await {
         Ending::Failed(error) => {
             assert!(!error.contains("panic"), "{error}");

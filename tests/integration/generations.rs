@@ -78,7 +78,6 @@ async fn overwritten(setting: &Setting, second: &str, n: usize, tagged: bool) ->
 
 #[rstest]
 #[tokio::test(start_paused = true)]
-#[ignore = "needs the scan"]
 async fn a_query_sees_one_generation_or_fails(
     #[values(1, 8 << 10, 64 << 10, 1 << 30)] prefetch_size: u64,
     #[values("v2_same_size", "v2_shorter", "v2_longer")] second: &str,

@@ -78,7 +78,6 @@ async fn without_prefetching_each_row_group_is_a_round(#[case] scan: Scan) {
 #[case(3, 6)]
 #[case(1, 16)]
 #[tokio::test(start_paused = true)]
-#[ignore = "needs the scan"]
 async fn a_round_holds_as_many_row_groups_as_the_budget(
     #[case] mebibytes: usize,
     #[case] rounds: u32,
@@ -109,7 +108,6 @@ async fn a_round_holds_as_many_row_groups_as_the_budget(
 #[case::all_larger(&[3, 3, 3], 2, vec![vec![0], vec![1], vec![2]])]
 #[case::no_row_group_is_passed_over(&[1, 4, 1], 4, vec![vec![0], vec![1], vec![2]])]
 #[tokio::test(start_paused = true)]
-#[ignore = "needs the scan"]
 async fn the_budget_is_packed_in_scan_order(
     #[case] mebibytes: &[usize],
     #[case] budget: usize,
@@ -193,7 +191,6 @@ fn large_pages() -> Bytes {
 }
 
 #[tokio::test(start_paused = true)]
-#[ignore = "needs the scan"]
 async fn of_a_row_selection_only_its_pages_are_fetched() {
     let file = large_pages();
     let sql = "SELECT s FROM t WHERE a < 10 OR a BETWEEN 200 AND 210 \
@@ -209,7 +206,6 @@ async fn of_a_row_selection_only_its_pages_are_fetched() {
 #[case::whole_chunks(Layout { statistics: EnabledStatistics::None, ..Layout::plain() })]
 #[case::pages(Layout::paged(50))]
 #[tokio::test(start_paused = true)]
-#[ignore = "needs the scan"]
 async fn with_pushdown_both_kinds_of_columns_of_later_row_groups_are_prefetched(
     #[case] layout: Layout,
 ) {
@@ -230,7 +226,6 @@ async fn with_pushdown_both_kinds_of_columns_of_later_row_groups_are_prefetched(
 }
 
 #[tokio::test(start_paused = true)]
-#[ignore = "needs the scan"]
 async fn a_filter_that_keeps_nothing_leaves_the_budget_free() {
     let layout = Layout {
         statistics: EnabledStatistics::None,
@@ -253,7 +248,6 @@ async fn a_filter_that_keeps_nothing_leaves_the_budget_free() {
 
 #[rstest]
 #[tokio::test(start_paused = true)]
-#[ignore = "needs the scan"]
 async fn what_is_ahead_of_the_decoder_never_exceeds_the_budget(
     #[values(1, 2, 3, 4, 7, 20)] budget: usize,
     #[values(false, true)] push_down: bool,
@@ -275,9 +269,10 @@ async fn what_is_ahead_of_the_decoder_never_exceeds_the_budget(
     } else {
         one_partition()
     };
+    // Above a scan without pushdown, a filter would gather several row groups into one batch.
     let (sql, rows) = match push_down {
-        false => ("SELECT payload FROM t", 16),
         true => ("SELECT payload FROM t WHERE id % 2 = 0", 8),
+        false => ("SELECT payload FROM t", 16),
     };
     let Warm { ctx, log, pool } =
         warm(prefetch(budget), settings, &[(FILE, file)], &table(), sql).await;
@@ -308,7 +303,6 @@ async fn what_is_ahead_of_the_decoder_never_exceeds_the_budget(
 }
 
 #[tokio::test(start_paused = true)]
-#[ignore = "needs the scan"]
 async fn a_reversed_scan_prefetches_backwards_and_stops_when_the_top_is_known() {
     let file = sixteen_mebibytes();
     let table = table().with_order(&["id"]);
@@ -330,7 +324,6 @@ async fn a_reversed_scan_prefetches_backwards_and_stops_when_the_top_is_known() 
 
 /// As above, but with no declared order: the threshold of the top comes from the data.
 #[tokio::test(start_paused = true)]
-#[ignore = "needs the scan"]
 async fn row_groups_that_a_dynamic_filter_rules_out_are_not_fetched_later() {
     // Falling numbers: the first row groups hold the largest.
     let file = write(&cut(&reversed(&numbers(3200, 2048)), 200), &Layout::plain());
@@ -350,11 +343,17 @@ async fn a_limit_reads_only_the_row_groups_that_it_needs() {
     let file = sixteen_mebibytes();
     let sql = "SELECT payload FROM t LIMIT 20";
     let (stock, ours) = both(prefetch(16), one_partition(), &file, sql).await;
-    assert_eq!(ours.bytes, stock.bytes, "{:#?}", ours.requests);
+    // What lies between the two chunks of `payload`, those of `id`, is read in passing.
+    assert!(
+        (stock.bytes..stock.bytes + 1024).contains(&ours.bytes),
+        "{} bytes, stock {}: {:#?}",
+        ours.bytes,
+        stock.bytes,
+        ours.requests
+    );
 }
 
 #[tokio::test(start_paused = true)]
-#[ignore = "needs the scan"]
 async fn a_limit_over_two_row_groups_is_one_round() {
     let file = sixteen_mebibytes();
     let sql = "SELECT payload FROM t LIMIT 20";
@@ -368,7 +367,6 @@ async fn a_limit_over_two_row_groups_is_one_round() {
 
 /// Requests as far apart as columns are: none is coalesced, and all of a round run at once.
 #[tokio::test(start_paused = true)]
-#[ignore = "needs the scan"]
 async fn the_requests_of_a_round_run_at_the_same_time() {
     let file = sized(&[2 * MIB; 6]);
     // `id` alone: between its chunks lie 2 MiB of payload.
@@ -385,7 +383,6 @@ async fn the_requests_of_a_round_run_at_the_same_time() {
 }
 
 #[tokio::test(start_paused = true)]
-#[ignore = "needs the scan"]
 async fn a_table_s_own_option_comes_before_the_session_s() {
     let file = sixteen_mebibytes();
     let table = table().with_option("format.prefetch_size", "4194304");

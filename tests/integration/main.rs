@@ -6,6 +6,7 @@ mod equivalence;
 mod faults;
 mod generations;
 mod io_patterns;
+mod options;
 mod property;
 mod simulation;
 mod support;

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -83,9 +84,17 @@ impl Behaviour for Untagged {
     }
 }
 
-/// A store whose `get_ranges` leaves out the last answer.
-#[derive(Debug)]
-pub(crate) struct TooFewAnswers;
+/// A store whose `get_ranges` leaves out the last answer, once it is armed: stock's own planning panics on it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct TooFewAnswers {
+    armed: Arc<AtomicBool>,
+}
+
+impl TooFewAnswers {
+    pub(crate) fn arm(&self) {
+        self.armed.store(true, Ordering::SeqCst);
+    }
+}
 
 #[async_trait]
 impl Behaviour for TooFewAnswers {
@@ -96,7 +105,9 @@ impl Behaviour for TooFewAnswers {
         ranges: &[Range<u64>],
     ) -> Result<Vec<Bytes>> {
         let mut answers = inner.get_ranges(location, ranges).await?;
-        answers.pop();
+        if self.armed.load(Ordering::SeqCst) {
+            answers.pop();
+        }
         Ok(answers)
     }
 }

@@ -7,7 +7,9 @@ use datafusion::arrow::datatypes::{DataType, Schema};
 use datafusion::error::Result;
 use datafusion::execution::memory_pool::{MemoryPool, UnboundedMemoryPool};
 use datafusion::execution::runtime_env::{RuntimeEnv, RuntimeEnvBuilder};
+use datafusion::execution::session_state::SessionStateBuilder;
 use datafusion::prelude::{ParquetReadOptions, SessionConfig, SessionContext, col};
+use datafusion_parquet_prefetch::{PrefetchOptions, PrefetchSessionStateBuilderExt};
 use object_store::ObjectStore;
 use url::Url;
 
@@ -48,14 +50,18 @@ pub(crate) fn session(
     config: SessionConfig,
     runtime: Arc<RuntimeEnv>,
 ) -> SessionContext {
-    // TO BE REPLACED when the scan is there: every variant gives a stock session.
-    match scan {
-        Scan::Stock
-        | Scan::Prefetch { prefetch_size: _ }
-        | Scan::PrefetchByRule { prefetch_size: _ } => {
-            SessionContext::new_with_config_rt(config, runtime)
-        }
-    }
+    let prefetch_size = match scan {
+        Scan::Stock => return SessionContext::new_with_config_rt(config, runtime),
+        Scan::Prefetch { prefetch_size } | Scan::PrefetchByRule { prefetch_size } => prefetch_size,
+    };
+    let options = PrefetchOptions::new().with_prefetch_size_bytes(prefetch_size.unwrap_or(0));
+    let state = SessionStateBuilder::new()
+        .with_config(config.with_option_extension(options))
+        .with_runtime_env(runtime)
+        .with_default_features()
+        .with_parquet_prefetch()
+        .build();
+    SessionContext::new_with_state(state)
 }
 
 /// A runtime that finds `store` at [`BUCKET`].

@@ -1,0 +1,222 @@
+//! What a table says, and what a scan goes by.
+
+use std::collections::HashMap;
+use std::fmt;
+
+use datafusion::common::config_err;
+use datafusion::config::ConfigOptions;
+use datafusion::error::Result;
+
+use super::PrefetchOptions;
+use super::definition::DEFINITIONS;
+
+/// The settings of one scan, checked.
+///
+/// # Precedence
+///
+/// For each option on its own: what the **table** says (`CREATE EXTERNAL TABLE ... OPTIONS`), else
+/// what the **session** says at the time the query is planned (`SET`, environment), else the
+/// **default**. A table that turns an option off stays off, whatever the session says.
+/// [`Self::resolve`] is the one place where this is decided.
+///
+/// # Display
+///
+/// For `EXPLAIN`: the options that differ from their defaults, as `prefetch_size=20971520`,
+/// separated by `, `; nothing if there is none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub struct PrefetchSettings {
+    /// The budget for row-group prefetch in bytes; 0 is off.
+    pub prefetch_size_bytes: u64,
+}
+
+impl PrefetchSettings {
+    /// Decides between what the table and what the session say; see [Precedence](Self#precedence).
+    pub fn resolve(table: &PrefetchTableOptions, session: &PrefetchOptions) -> Self {
+        let PrefetchTableOptions {
+            prefetch_size_bytes,
+        } = *table;
+        let session = session.settings();
+        Self {
+            prefetch_size_bytes: prefetch_size_bytes.unwrap_or(session.prefetch_size_bytes),
+        }
+    }
+
+    /// The session's settings, for a scan of a table without options of its own; the defaults if
+    /// `config` does not have [`PrefetchOptions`].
+    pub fn from_config(config: &ConfigOptions) -> Self {
+        Self::resolve(
+            &PrefetchTableOptions::default(),
+            &PrefetchOptions::from_config(config),
+        )
+    }
+
+    /// With this budget for row-group prefetch in bytes; 0 is off.
+    pub fn with_prefetch_size_bytes(mut self, bytes: u64) -> Self {
+        self.prefetch_size_bytes = bytes;
+        self
+    }
+
+    /// Whether nothing at all is read ahead, so that the stock path can be taken.
+    pub fn is_off(&self) -> bool {
+        let Self {
+            prefetch_size_bytes,
+        } = *self;
+        prefetch_size_bytes == 0
+    }
+}
+
+impl fmt::Display for PrefetchSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown = DEFINITIONS.iter().filter(|option| option.is_set(*self));
+        for (i, option) in shown.enumerate() {
+            let separator = if i == 0 { "" } else { ", " };
+            write!(f, "{separator}{}={}", option.name(), option.value(*self))?;
+        }
+        Ok(())
+    }
+}
+
+/// What one table says about the options, each of which it may leave to the session.
+///
+/// For the order in which table and session count, see [`PrefetchSettings`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub struct PrefetchTableOptions {
+    /// The budget for row-group prefetch in bytes. `Some(0)` turns it off for this table, `None`
+    /// leaves it to the session.
+    pub prefetch_size_bytes: Option<u64>,
+}
+
+impl PrefetchTableOptions {
+    /// Takes our options out of the format options of a table, and returns the others as they are.
+    ///
+    /// An option is found under its table key, `format.prefetch_size`, which is how DataFusion's SQL
+    /// hands it over (it adds the `format.` where a statement leaves it out, and lower-cases the key),
+    /// and under its bare name, `prefetch_size`, which is the form that
+    /// [`ParquetFormatFactory::new_with_options`] wants for its own. As everywhere in DataFusion
+    /// below the SQL, keys are case-sensitive. Empty text, `NULL` and `0` turn the option off.
+    ///
+    /// # Errors
+    ///
+    /// A configuration error naming key and value if a value is not valid, or naming both keys if an
+    /// option is given twice.
+    ///
+    /// [`ParquetFormatFactory::new_with_options`]: datafusion::datasource::file_format::parquet::ParquetFormatFactory::new_with_options
+    pub fn split(options: &HashMap<String, String>) -> Result<(Self, HashMap<String, String>)> {
+        let mut table = Self::default();
+        let mut others = options.clone();
+        for option in DEFINITIONS {
+            let table_key = option.table_key();
+            let (key, value) = match (others.remove(&table_key), others.remove(option.name())) {
+                (None, None) => continue,
+                (Some(value), None) => (table_key.as_str(), value),
+                (None, Some(value)) => (option.name(), value),
+                (Some(_), Some(_)) => {
+                    return config_err!(
+                        "Option '{table_key}' is given twice, the second time as '{}'",
+                        option.name()
+                    );
+                }
+            };
+            option.set_on_table(&mut table, key, &value)?;
+        }
+        Ok((table, others))
+    }
+
+    /// With this budget for row-group prefetch in bytes; `Some(0)` is off, `None` leaves it to the
+    /// session.
+    pub fn with_prefetch_size_bytes(mut self, bytes: Option<u64>) -> Self {
+        self.prefetch_size_bytes = bytes;
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    fn map(options: &[(&str, &str)]) -> HashMap<String, String> {
+        options
+            .iter()
+            .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+            .collect()
+    }
+
+    #[rstest]
+    #[case::nobody_says(None, None, 0)]
+    #[case::session(None, Some(7), 7)]
+    #[case::table(Some(5), None, 5)]
+    #[case::table_before_session(Some(5), Some(7), 5)]
+    #[case::table_off_before_session(Some(0), Some(7), 0)]
+    #[case::session_off(None, Some(0), 0)]
+    fn precedence(#[case] table: Option<u64>, #[case] session: Option<u64>, #[case] bytes: u64) {
+        let table = PrefetchTableOptions::default().with_prefetch_size_bytes(table);
+        let mut options = PrefetchOptions::default();
+        if let Some(bytes) = session {
+            options = options.with_prefetch_size_bytes(bytes);
+        }
+        let settings = PrefetchSettings::resolve(&table, &options);
+        assert_eq!(settings.prefetch_size_bytes, bytes);
+        assert_eq!(settings.is_off(), bytes == 0);
+    }
+
+    #[test]
+    fn display_names_what_is_set() {
+        let off = PrefetchSettings::default();
+        assert_eq!(off.to_string(), "");
+        let on = off.with_prefetch_size_bytes(20_971_520);
+        assert_eq!(on.to_string(), "prefetch_size=20971520");
+    }
+
+    #[test]
+    fn split_takes_ours_and_leaves_the_others() {
+        let (table, others) = PrefetchTableOptions::split(&map(&[
+            ("format.prefetch_size", "20 MiB"),
+            ("format.pruning", "true"),
+            ("format.prefetch_size::column", "1"),
+            ("FORMAT.PREFETCH_SIZE", "1"),
+            ("execution.parquet.prefetch_size", "1"),
+        ]))
+        .unwrap();
+        assert_eq!(table.prefetch_size_bytes, Some(20 << 20));
+        assert_eq!(
+            others,
+            map(&[
+                ("format.pruning", "true"),
+                ("format.prefetch_size::column", "1"),
+                ("FORMAT.PREFETCH_SIZE", "1"),
+                ("execution.parquet.prefetch_size", "1"),
+            ])
+        );
+    }
+
+    #[rstest]
+    #[case::absent(&[], None)]
+    #[case::zero(&[("format.prefetch_size", "0")], Some(0))]
+    #[case::empty(&[("format.prefetch_size", "")], Some(0))]
+    #[case::null(&[("format.prefetch_size", "NULL")], Some(0))]
+    #[case::bare_name(&[("prefetch_size", "9")], Some(9))]
+    fn absent_is_not_off(#[case] options: &[(&str, &str)], #[case] expected: Option<u64>) {
+        let (table, others) = PrefetchTableOptions::split(&map(options)).unwrap();
+        assert_eq!(table.prefetch_size_bytes, expected);
+        assert_eq!(others, HashMap::new());
+    }
+
+    #[rstest]
+    #[case::garbage(&[("format.prefetch_size", "many")], &["'format.prefetch_size'", "'many'"])]
+    #[case::default_is_the_sessions_word(&[("prefetch_size", "default")], &["'prefetch_size'", "'default'"])]
+    #[case::twice(
+        &[("format.prefetch_size", "1"), ("prefetch_size", "1")],
+        &["'format.prefetch_size'", "'prefetch_size'", "twice"]
+    )]
+    fn split_errors_name_the_key(#[case] options: &[(&str, &str)], #[case] parts: &[&str]) {
+        let error = PrefetchTableOptions::split(&map(options))
+            .unwrap_err()
+            .to_string();
+        for part in parts {
+            assert!(error.contains(part), "{part} is not in: {error}");
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! The file format: stock's, with a source of our own.
+
+use std::sync::Arc;
+
+use arrow::datatypes::SchemaRef;
+use async_trait::async_trait;
+use datafusion::catalog::Session;
+use datafusion::common::{GetExt, Result, Statistics, internal_datafusion_err};
+use datafusion::datasource::file_format::file_compression_type::FileCompressionType;
+use datafusion::datasource::file_format::parquet::ParquetFormat;
+use datafusion::datasource::file_format::{FileFormat, FileMeta};
+use datafusion::datasource::physical_plan::{
+    FileScanConfig, FileScanConfigBuilder, FileSinkConfig, FileSource, ParquetSource,
+};
+use datafusion::datasource::source::DataSourceExec;
+use datafusion::datasource::table_schema::TableSchema;
+use datafusion::physical_expr::{LexOrdering, LexRequirement};
+use datafusion::physical_plan::ExecutionPlan;
+use object_store::{ObjectMeta, ObjectStore};
+
+use super::factory::PrefetchingParquetFormatFactory;
+use super::source::PrefetchingParquetSource;
+use crate::config::{PrefetchOptions, PrefetchSettings, PrefetchTableOptions};
+
+/// The Parquet format with scans that prefetch.
+///
+/// Schema, statistics and writing are [`ParquetFormat`]'s. A scan takes its settings when it is planned, from the table's
+/// own options and the session's as they are then (see [`PrefetchSettings`] for which wins).
+///
+/// Registered by [`PrefetchingParquetFormatFactory`] for `STORED AS PARQUET`; construct one yourself for
+/// [`ListingOptions::new`](datafusion::datasource::listing::ListingOptions::new).
+#[derive(Debug)]
+pub struct PrefetchingParquetFormat {
+    inner: ParquetFormat,
+    table_options: PrefetchTableOptions,
+}
+
+impl PrefetchingParquetFormat {
+    /// Wraps stock's format, with all prefetching options left to the session.
+    pub fn new(inner: ParquetFormat) -> Self {
+        Self {
+            inner,
+            table_options: PrefetchTableOptions::default(),
+        }
+    }
+
+    /// Sets the table's own prefetching options.
+    pub fn with_table_options(mut self, table_options: PrefetchTableOptions) -> Self {
+        self.table_options = table_options;
+        self
+    }
+
+    /// The wrapped format.
+    pub fn inner(&self) -> &ParquetFormat {
+        &self.inner
+    }
+
+    /// The table's own prefetching options.
+    pub fn table_options(&self) -> &PrefetchTableOptions {
+        &self.table_options
+    }
+}
+
+impl Default for PrefetchingParquetFormat {
+    fn default() -> Self {
+        Self::new(ParquetFormat::default())
+    }
+}
+
+#[async_trait]
+impl FileFormat for PrefetchingParquetFormat {
+    fn get_ext(&self) -> String {
+        PrefetchingParquetFormatFactory::new().get_ext()
+    }
+
+    fn get_ext_with_compression(
+        &self,
+        file_compression_type: &FileCompressionType,
+    ) -> Result<String> {
+        self.inner.get_ext_with_compression(file_compression_type)
+    }
+
+    fn compression_type(&self) -> Option<FileCompressionType> {
+        self.inner.compression_type()
+    }
+
+    async fn infer_schema(
+        &self,
+        state: &dyn Session,
+        store: &Arc<dyn ObjectStore>,
+        objects: &[ObjectMeta],
+    ) -> Result<SchemaRef> {
+        self.inner.infer_schema(state, store, objects).await
+    }
+
+    async fn infer_stats(
+        &self,
+        state: &dyn Session,
+        store: &Arc<dyn ObjectStore>,
+        table_schema: SchemaRef,
+        object: &ObjectMeta,
+    ) -> Result<Statistics> {
+        self.inner
+            .infer_stats(state, store, table_schema, object)
+            .await
+    }
+
+    async fn infer_ordering(
+        &self,
+        state: &dyn Session,
+        store: &Arc<dyn ObjectStore>,
+        table_schema: SchemaRef,
+        object: &ObjectMeta,
+    ) -> Result<Option<LexOrdering>> {
+        self.inner
+            .infer_ordering(state, store, table_schema, object)
+            .await
+    }
+
+    async fn infer_stats_and_ordering(
+        &self,
+        state: &dyn Session,
+        store: &Arc<dyn ObjectStore>,
+        table_schema: SchemaRef,
+        object: &ObjectMeta,
+    ) -> Result<FileMeta> {
+        self.inner
+            .infer_stats_and_ordering(state, store, table_schema, object)
+            .await
+    }
+
+    async fn create_physical_plan(
+        &self,
+        state: &dyn Session,
+        conf: FileScanConfig,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let conf = match conf
+            .file_source()
+            .downcast_ref::<PrefetchingParquetSource>()
+        {
+            Some(source) => {
+                let inner = source.inner().clone();
+                FileScanConfigBuilder::from(conf)
+                    .with_source(Arc::new(inner))
+                    .build()
+            }
+            None => conf,
+        };
+        let plan = self.inner.create_physical_plan(state, conf).await?;
+        let (config, source) = plan
+            .downcast_ref::<DataSourceExec>()
+            .and_then(|exec| exec.downcast_to_file_source::<ParquetSource>())
+            .ok_or_else(|| {
+                internal_datafusion_err!("the Parquet format planned a scan of another kind")
+            })?;
+        let session_options = PrefetchOptions::from_config(state.config_options());
+        let source = PrefetchingParquetSource::new(
+            source.clone(),
+            PrefetchSettings::resolve(&self.table_options, &session_options),
+            self.inner.metadata_size_hint(),
+        )
+        .with_runtime_env(Arc::clone(state.runtime_env()));
+        let config = FileScanConfigBuilder::from(config.clone())
+            .with_source(Arc::new(source))
+            .build();
+        Ok(DataSourceExec::from_data_source(config))
+    }
+
+    async fn create_writer_physical_plan(
+        &self,
+        input: Arc<dyn ExecutionPlan>,
+        state: &dyn Session,
+        conf: FileSinkConfig,
+        order_requirements: Option<LexRequirement>,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        self.inner
+            .create_writer_physical_plan(input, state, conf, order_requirements)
+            .await
+    }
+
+    fn file_source(&self, table_schema: TableSchema) -> Arc<dyn FileSource> {
+        let inner = ParquetSource::new(table_schema)
+            .with_table_parquet_options(self.inner.options().clone());
+        Arc::new(PrefetchingParquetSource::new(
+            inner,
+            PrefetchSettings::resolve(&self.table_options, &PrefetchOptions::default()),
+            self.inner.metadata_size_hint(),
+        ))
+    }
+}

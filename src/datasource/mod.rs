@@ -1,0 +1,14 @@
+//! What DataFusion sees: a format, its factory, the source of its scans, their opener, and a rule that turns the scans of
+//! stock's format into ours.
+
+mod factory;
+mod format;
+mod opener;
+mod rule;
+mod source;
+
+pub use factory::PrefetchingParquetFormatFactory;
+pub use format::PrefetchingParquetFormat;
+pub use opener::PrefetchingParquetOpener;
+pub use rule::PrefetchRule;
+pub use source::PrefetchingParquetSource;

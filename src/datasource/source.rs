@@ -1,0 +1,377 @@
+//! The source of a scan: stock's, with reading replaced.
+
+use std::fmt;
+use std::sync::Arc;
+
+use datafusion::common::config::ConfigOptions;
+use datafusion::common::tree_node::TreeNodeRecursion;
+use datafusion::common::{Result, internal_datafusion_err};
+use datafusion::config::TableParquetOptions;
+use datafusion::datasource::listing::PartitionedFile;
+use datafusion::datasource::physical_plan::parquet::ParquetFileReaderFactory;
+use datafusion::datasource::physical_plan::{
+    FileOpener, FileScanConfig, FileSource, ParquetSource,
+};
+use datafusion::datasource::table_schema::TableSchema;
+use datafusion::execution::runtime_env::RuntimeEnv;
+use datafusion::physical_expr::projection::ProjectionExprs;
+use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr, PhysicalSortExpr};
+use datafusion::physical_expr_adapter::DefaultPhysicalExprAdapterFactory;
+use datafusion::physical_plan::filter_pushdown::FilterPushdownPropagation;
+use datafusion::physical_plan::metrics::ExecutionPlanMetricsSet;
+use datafusion::physical_plan::{DisplayFormatType, SortOrderPushdownResult};
+use datafusion_datasource::morsel::Morselizer;
+use object_store::ObjectStore;
+
+use super::opener::{OpenerMorselizer, PrefetchingParquetOpener};
+use crate::config::PrefetchSettings;
+use crate::fetch::ReaderFactory;
+use crate::metrics::{ScanMetrics, count_encryption_fallback};
+use crate::open::order::{SortPushdown, SortPushdownOutcome, reorder_files, sort_pushdown};
+use crate::open::virtual_columns::VirtualColumns;
+use crate::open::{PruningSwitches, RowFilterSettings, ScanContext, int96_coercion};
+
+/// A [`FileSource`] that plans as [`ParquetSource`] does and prefetches row groups while it reads.
+///
+/// Every planning method is the wrapped source's; what it returns is wrapped again with the same settings. With
+/// [`PrefetchSettings::is_off`] reading is the wrapped source's too, so a scan without prefetching *is* stock's scan.
+///
+/// # Who makes one
+/// [`PrefetchingParquetFormat`](crate::PrefetchingParquetFormat) for the tables of its format, and
+/// [`PrefetchRule`](crate::PrefetchRule) for scans that were planned with a [`ParquetSource`]. Build one by hand only for a
+/// [`FileScanConfig`] of your own that no rule will see.
+#[derive(Debug, Clone)]
+pub struct PrefetchingParquetSource {
+    inner: ParquetSource,
+    settings: PrefetchSettings,
+    /// What stock's source keeps to itself, worked out by the same rule.
+    sort: SortPushdown,
+    batch_size: Option<usize>,
+    metadata_size_hint: Option<usize>,
+    is_maybe_encrypted: bool,
+    runtime: Option<Arc<RuntimeEnv>>,
+}
+
+impl PrefetchingParquetSource {
+    /// Wraps `inner`, whose order has not been asked for yet ([`FileSource::try_pushdown_sort`]): its answer stays within
+    /// stock's source and would be lost.
+    ///
+    /// `metadata_size_hint` is what `inner` was given with [`ParquetSource::with_metadata_size_hint`], in bytes.
+    pub fn new(
+        inner: ParquetSource,
+        settings: PrefetchSettings,
+        metadata_size_hint: Option<usize>,
+    ) -> Self {
+        let crypto = &inner.table_parquet_options().crypto;
+        let is_maybe_encrypted = crypto.file_decryption.is_some() || crypto.factory_id.is_some();
+        Self {
+            inner,
+            settings,
+            sort: SortPushdown::default(),
+            batch_size: None,
+            metadata_size_hint,
+            is_maybe_encrypted,
+            runtime: None,
+        }
+    }
+
+    /// Accounts for prefetched bytes in the memory pool of `runtime`, and shares its cache of file metadata.
+    pub fn with_runtime_env(mut self, runtime: Arc<RuntimeEnv>) -> Self {
+        self.runtime = Some(runtime);
+        self
+    }
+
+    /// Has stock's scan read the files, which a decryption key may be needed for.
+    pub(crate) fn with_maybe_encrypted(mut self, is_maybe_encrypted: bool) -> Self {
+        self.is_maybe_encrypted |= is_maybe_encrypted;
+        self
+    }
+
+    /// The wrapped source. Its sort pushdown is private to it, so a scan that is unwrapped after it reads its row groups in
+    /// the same order as this one.
+    pub fn inner(&self) -> &ParquetSource {
+        &self.inner
+    }
+
+    /// The settings this scan was planned with.
+    pub fn settings(&self) -> PrefetchSettings {
+        self.settings
+    }
+
+    /// The session's means that this scan uses, if it was given them.
+    pub fn runtime_env(&self) -> Option<&Arc<RuntimeEnv>> {
+        self.runtime.as_ref()
+    }
+
+    fn rewrap(&self, inner: &Arc<dyn FileSource>) -> Result<Self> {
+        let inner = inner
+            .downcast_ref::<ParquetSource>()
+            .ok_or_else(|| {
+                internal_datafusion_err!("a ParquetSource planned itself into another file source")
+            })?
+            .clone();
+        Ok(Self {
+            inner,
+            ..self.clone()
+        })
+    }
+
+    fn context(
+        &self,
+        object_store: Arc<dyn ObjectStore>,
+        config: &FileScanConfig,
+        partition: usize,
+    ) -> Result<ScanContext> {
+        let options: &TableParquetOptions = self.inner.table_parquet_options();
+        let global = &options.global;
+        let projection = self
+            .inner
+            .projection()
+            .ok_or_else(|| internal_datafusion_err!("a ParquetSource has no projection"))?
+            .clone();
+        let predicate = self.inner.filter();
+        let table_schema = self.inner.table_schema().clone();
+        let virtual_columns = VirtualColumns::try_new(
+            table_schema.virtual_columns(),
+            table_schema.file_schema(),
+            predicate.as_ref(),
+            global.pushdown_filters,
+        )?;
+        let metadata_cache = self
+            .runtime
+            .as_ref()
+            .map(|runtime| runtime.cache_manager.get_file_metadata_cache());
+        let readers = ReaderFactory::choose(
+            object_store,
+            config.object_store_url.as_str().starts_with("file:"),
+            self.inner.parquet_file_reader_factory(),
+            metadata_cache.as_ref(),
+        );
+        let metrics_set = self.inner.metrics().clone();
+        Ok(ScanContext {
+            partition,
+            projection,
+            predicate,
+            table_schema,
+            virtual_columns,
+            batch_size: self.batch_size.ok_or_else(|| {
+                internal_datafusion_err!(
+                    "the batch size of a Parquet scan is set before it is opened"
+                )
+            })?,
+            limit: config.limit,
+            preserve_order: config.preserve_order,
+            sort: self.sort.clone(),
+            metadata_size_hint: self.metadata_size_hint,
+            coercion: int96_coercion(
+                global.coerce_int96.as_deref(),
+                global.coerce_int96_tz.as_deref(),
+            )?,
+            pruning: PruningSwitches {
+                row_group_statistics: global.pruning,
+                bloom_filters: global.bloom_filter_on_read,
+                page_index: global.enable_page_index,
+                max_in_list_size: self.inner.max_in_list_size(),
+            },
+            row_filter: RowFilterSettings {
+                is_pushed_down: global.pushdown_filters,
+                reorder: global.reorder_filters,
+                force_selectors: global.force_filter_selections,
+                max_predicate_cache_bytes: self.inner.max_predicate_cache_size(),
+            },
+            expr_adapter_factory: config
+                .expr_adapter_factory
+                .clone()
+                .unwrap_or_else(|| Arc::new(DefaultPhysicalExprAdapterFactory) as _),
+            readers,
+            settings: self.settings,
+            memory_pool: self
+                .runtime
+                .as_ref()
+                .map(|runtime| Arc::clone(&runtime.memory_pool)),
+            metrics: ScanMetrics::new(&metrics_set, partition),
+            metrics_set,
+        })
+    }
+
+    /// The factory that makes this scan's readers, if one was set.
+    pub fn parquet_file_reader_factory(&self) -> Option<&Arc<dyn ParquetFileReaderFactory>> {
+        self.inner.parquet_file_reader_factory()
+    }
+}
+
+impl FileSource for PrefetchingParquetSource {
+    fn create_file_opener(
+        &self,
+        object_store: Arc<dyn ObjectStore>,
+        base_config: &FileScanConfig,
+        partition: usize,
+    ) -> Result<Arc<dyn FileOpener>> {
+        if self.settings.is_off() {
+            return self
+                .inner
+                .create_file_opener(object_store, base_config, partition);
+        }
+        Ok(Arc::new(PrefetchingParquetOpener::new(self.context(
+            object_store,
+            base_config,
+            partition,
+        )?)))
+    }
+
+    fn create_morselizer(
+        &self,
+        object_store: Arc<dyn ObjectStore>,
+        base_config: &FileScanConfig,
+        partition: usize,
+    ) -> Result<Box<dyn Morselizer>> {
+        if self.settings.is_off() || self.is_maybe_encrypted {
+            if !self.settings.is_off() {
+                count_encryption_fallback(self.inner.metrics(), partition);
+            }
+            return self
+                .inner
+                .create_morselizer(object_store, base_config, partition);
+        }
+        let opener = self.create_file_opener(object_store, base_config, partition)?;
+        Ok(Box::new(OpenerMorselizer::new(opener)))
+    }
+
+    fn table_schema(&self) -> &TableSchema {
+        self.inner.table_schema()
+    }
+
+    fn with_batch_size(&self, batch_size: usize) -> Arc<dyn FileSource> {
+        let inner = self.inner.with_batch_size(batch_size);
+        match self.rewrap(&inner) {
+            Ok(source) => Arc::new(Self {
+                batch_size: Some(batch_size),
+                ..source
+            }),
+            // Cannot be while stock's source is what it is; reading without prefetching is right all the same.
+            Err(_) => inner,
+        }
+    }
+
+    fn filter(&self) -> Option<Arc<dyn PhysicalExpr>> {
+        self.inner.filter()
+    }
+
+    fn projection(&self) -> Option<&ProjectionExprs> {
+        self.inner.projection()
+    }
+
+    fn metrics(&self) -> &ExecutionPlanMetricsSet {
+        self.inner.metrics()
+    }
+
+    fn file_type(&self) -> &str {
+        self.inner.file_type()
+    }
+
+    fn fmt_extra(&self, t: DisplayFormatType, f: &mut fmt::Formatter) -> fmt::Result {
+        self.inner.fmt_extra(t, f)?;
+        if self.settings.is_off() {
+            return Ok(());
+        }
+        match t {
+            DisplayFormatType::Default | DisplayFormatType::Verbose => {
+                write!(f, ", {}", self.settings)
+            }
+            DisplayFormatType::TreeRender => writeln!(f, "{}", self.settings),
+        }
+    }
+
+    fn supports_repartitioning(&self) -> bool {
+        self.inner.supports_repartitioning()
+    }
+
+    fn repartitioned(
+        &self,
+        target_partitions: usize,
+        repartition_file_min_size: usize,
+        output_ordering: Option<datafusion::physical_expr::LexOrdering>,
+        config: &FileScanConfig,
+    ) -> Result<Option<FileScanConfig>> {
+        // Changes the file groups only: the source of `config`, which is this one, stays.
+        self.inner.repartitioned(
+            target_partitions,
+            repartition_file_min_size,
+            output_ordering,
+            config,
+        )
+    }
+
+    fn try_pushdown_filters(
+        &self,
+        filters: Vec<Arc<dyn PhysicalExpr>>,
+        config: &ConfigOptions,
+    ) -> Result<FilterPushdownPropagation<Arc<dyn FileSource>>> {
+        let FilterPushdownPropagation {
+            filters,
+            updated_node,
+        } = self.inner.try_pushdown_filters(filters, config)?;
+        let updated_node = updated_node
+            .map(|inner| {
+                self.rewrap(&inner)
+                    .map(|source| Arc::new(source) as Arc<dyn FileSource>)
+            })
+            .transpose()?;
+        Ok(FilterPushdownPropagation {
+            filters,
+            updated_node,
+        })
+    }
+
+    fn try_pushdown_sort(
+        &self,
+        order: &[PhysicalSortExpr],
+        eq_properties: &EquivalenceProperties,
+    ) -> Result<SortOrderPushdownResult<Arc<dyn FileSource>>> {
+        Ok(match self.inner.try_pushdown_sort(order, eq_properties)? {
+            SortOrderPushdownResult::Unsupported => SortOrderPushdownResult::Unsupported,
+            SortOrderPushdownResult::Exact { inner } => SortOrderPushdownResult::Exact {
+                inner: Arc::new(self.rewrap(&inner)?),
+            },
+            SortOrderPushdownResult::Inexact { inner } => {
+                match sort_pushdown(order, eq_properties, self.table_schema().file_schema())? {
+                    SortPushdownOutcome::Inexact(sort) => SortOrderPushdownResult::Inexact {
+                        inner: Arc::new(Self {
+                            sort,
+                            ..self.rewrap(&inner)?
+                        }),
+                    },
+                    // Stock would order its row groups in a way that ours could not follow.
+                    SortPushdownOutcome::Exact | SortPushdownOutcome::Unsupported => {
+                        SortOrderPushdownResult::Unsupported
+                    }
+                }
+            }
+        })
+    }
+
+    fn reorder_files(&self, files: Vec<PartitionedFile>) -> Vec<PartitionedFile> {
+        // By what was worked out, not by what stock's source keeps: only the former survives being sent elsewhere.
+        reorder_files(files, &self.sort, self.table_schema().table_schema())
+    }
+
+    fn try_pushdown_projection(
+        &self,
+        projection: &ProjectionExprs,
+    ) -> Result<Option<Arc<dyn FileSource>>> {
+        self.inner
+            .try_pushdown_projection(projection)?
+            .map(|inner| {
+                self.rewrap(&inner)
+                    .map(|source| Arc::new(source) as Arc<dyn FileSource>)
+            })
+            .transpose()
+    }
+
+    fn apply_expressions(
+        &self,
+        f: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
+    ) -> Result<TreeNodeRecursion> {
+        self.inner.apply_expressions(f)
+    }
+}

@@ -1,0 +1,108 @@
+//! The first step: what is known of a file before anything of it is read.
+
+use std::sync::Arc;
+
+use arrow::datatypes::SchemaRef;
+use datafusion::common::Result;
+use datafusion::datasource::listing::PartitionedFile;
+use datafusion::datasource::physical_plan::parquet::ParquetFileMetrics;
+use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_expr::projection::ProjectionExprs;
+use datafusion::physical_expr_adapter::replace_columns_with_literals;
+use datafusion::physical_expr_adapter::rewrite::rewrite_input_file_name_in_projection;
+use datafusion::physical_optimizer::pruning::FilePruner;
+use datafusion::physical_plan::metrics::{BaselineMetrics, Count, MetricBuilder, MetricCategory};
+
+use super::ScanContext;
+use super::constants::literal_columns;
+use crate::fetch::{FileReader, FileReaders};
+
+/// A file that is being opened, with the scan's expressions made specific to it.
+pub(crate) struct OpeningFile {
+    pub(super) scan: Arc<ScanContext>,
+    pub(super) file: PartitionedFile,
+    pub(super) file_name: String,
+    pub(super) readers: FileReaders,
+    pub(super) reader: FileReader,
+    /// Schema of the scan's batches.
+    pub(super) output_schema: SchemaRef,
+    /// Over the logical file schema, partition columns and constants replaced by their values.
+    pub(super) projection: ProjectionExprs,
+    pub(super) predicate: Option<Arc<dyn PhysicalExpr>>,
+    pub(super) pruner: Option<FilePruner>,
+    pub(super) file_metrics: ParquetFileMetrics,
+    pub(super) baseline_metrics: BaselineMetrics,
+    pub(super) predicate_creation_errors: Count,
+}
+
+impl OpeningFile {
+    pub(crate) fn try_new(scan: Arc<ScanContext>, file: PartitionedFile) -> Result<Self> {
+        let file_name = file.object_meta.location.to_string();
+        let file_metrics = ParquetFileMetrics::new(scan.partition, &file_name, &scan.metrics_set);
+        let baseline_metrics = BaselineMetrics::new(&scan.metrics_set, scan.partition);
+        let readers = scan.readers.readers_of(
+            scan.partition,
+            &file,
+            file.metadata_size_hint.or(scan.metadata_size_hint),
+            &scan.metrics_set,
+            &scan.metrics,
+        );
+        let reader = readers.reader()?;
+
+        // Before anything is replaced, while columns still have their names.
+        let output_schema = Arc::new(
+            scan.projection
+                .project_schema(scan.table_schema.table_schema())?,
+        );
+        let literals = literal_columns(&scan.table_schema, &file);
+        let mut projection = scan.projection.clone();
+        let mut predicate = scan.predicate.clone();
+        if !literals.is_empty() {
+            projection =
+                projection.try_map_exprs(|expr| replace_columns_with_literals(expr, &literals))?;
+            predicate = predicate
+                .map(|expr| replace_columns_with_literals(expr, &literals))
+                .transpose()?;
+        }
+        projection = rewrite_input_file_name_in_projection(projection, &file_name)?;
+
+        let predicate_creation_errors = MetricBuilder::new(&scan.metrics_set)
+            .with_category(MetricCategory::Rows)
+            .global_counter("num_predicate_creation_errors");
+        let pruner = predicate.as_ref().and_then(|predicate| {
+            FilePruner::try_new(
+                Arc::clone(predicate),
+                scan.table_schema.file_schema(),
+                &file,
+                predicate_creation_errors.clone(),
+            )
+        });
+        Ok(Self {
+            scan,
+            file,
+            file_name,
+            readers,
+            reader,
+            output_schema,
+            projection,
+            predicate,
+            pruner,
+            file_metrics,
+            baseline_metrics,
+            predicate_creation_errors,
+        })
+    }
+
+    /// Ends here, with `None`, where statistics and partition values rule the whole file out.
+    pub(crate) fn prune_file(mut self) -> Result<Option<Self>> {
+        let metric = &self.file_metrics.files_ranges_pruned_statistics;
+        if let Some(pruner) = &mut self.pruner
+            && pruner.should_prune()?
+        {
+            metric.add_pruned(1);
+            return Ok(None);
+        }
+        metric.add_matched(1);
+        Ok(Some(self))
+    }
+}

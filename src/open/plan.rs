@@ -1,0 +1,258 @@
+//! The last step: pages, order, and the decoder.
+
+use std::sync::Arc;
+
+use arrow::array::RecordBatch;
+use datafusion::common::Result;
+use datafusion::datasource::physical_plan::parquet::{
+    ParquetAccessPlan, build_row_filter, can_expr_be_pushed_down_with_schemas,
+};
+use datafusion::execution::memory_pool::MemoryConsumer;
+use datafusion::physical_expr::{PhysicalExpr, split_conjunction};
+use datafusion::physical_plan::metrics::{MetricBuilder, MetricCategory, MetricType};
+use futures::stream::BoxStream;
+use log::debug;
+use parquet::arrow::ProjectionMask;
+use parquet::arrow::arrow_reader::metrics::ArrowReaderMetrics;
+use parquet::arrow::arrow_reader::{RowFilter, RowSelectionPolicy};
+use parquet::arrow::push_decoder::ParquetPushDecoderBuilder;
+use parquet::file::metadata::ParquetMetaData;
+
+use super::dynamic::{RowGroupPruner, stop_early};
+use super::metadata::AdaptedFile;
+use super::order::PreparedPlan;
+use super::projection::{DecoderProjection, leaf_mask};
+use super::prune::PrunedFile;
+use crate::decode::{ByteSource, FileScan, PRUNING_WINDOW, Prefetch};
+use crate::plan::{RangePlanner, ScanOrder};
+
+impl PrunedFile {
+    /// Settles what is read of the file and in which order, and begins the stream of its batches. Nothing is read before
+    /// the stream is polled.
+    pub(crate) fn plan(self) -> Result<BoxStream<'static, Result<RecordBatch>>> {
+        let Self {
+            adapted,
+            row_groups,
+        } = self;
+        let scan = Arc::clone(&adapted.opening.scan);
+        let file_metadata = Arc::clone(adapted.metadata.metadata());
+
+        let mut row_groups = row_groups;
+        if let Some(limit) = scan.limit.filter(|_| !scan.preserve_order) {
+            row_groups.prune_by_limit(
+                limit,
+                file_metadata.row_groups(),
+                &adapted.opening.file_metrics,
+            );
+        }
+        let fully_matched = row_groups.is_fully_matched().clone();
+        let access_plan = adapted.prune_pages(row_groups.build(), &fully_matched, &file_metadata);
+
+        let mut plan = PreparedPlan::try_new(access_plan, file_metadata.row_groups())?;
+        if let Some(sort_order) = &scan.sort.sort_order {
+            plan = plan.reorder_by_statistics(sort_order, &file_metadata, &adapted.physical_schema);
+        }
+        if scan.sort.reverse_row_groups {
+            plan = plan.reverse(&file_metadata)?;
+        }
+        adapted.begin(plan)
+    }
+}
+
+impl AdaptedFile {
+    /// Rules out pages by the page index; rows of other columns that belong to them are skipped too.
+    fn prune_pages(
+        &self,
+        access_plan: ParquetAccessPlan,
+        fully_matched: &[bool],
+        file_metadata: &ParquetMetaData,
+    ) -> ParquetAccessPlan {
+        let Some(filter) = self
+            .page_pruning
+            .as_ref()
+            .filter(|_| !access_plan.is_empty())
+        else {
+            return access_plan;
+        };
+        if file_metadata.column_index().is_some()
+            && let Some(offset_index) = file_metadata.offset_index()
+        {
+            let spared: usize = access_plan
+                .row_group_index_iter()
+                .filter(|&idx| fully_matched[idx])
+                .filter_map(|idx| offset_index.get(idx)?.first())
+                .map(|column| column.page_locations.len())
+                .sum();
+            if spared > 0 {
+                MetricBuilder::new(&self.opening.scan.metrics_set)
+                    .with_new_label("filename", self.opening.file_name.clone())
+                    .with_type(MetricType::Summary)
+                    .with_category(MetricCategory::Rows)
+                    .counter(
+                        "page_index_pages_skipped_by_fully_matched",
+                        self.opening.scan.partition,
+                    )
+                    .add(spared);
+            }
+        }
+        filter.prune_plan_with_page_index(
+            access_plan,
+            &self.physical_schema,
+            self.metadata.parquet_schema(),
+            file_metadata,
+            &self.opening.file_metrics,
+        )
+    }
+
+    fn begin(self, plan: PreparedPlan) -> Result<BoxStream<'static, Result<RecordBatch>>> {
+        let Self {
+            opening,
+            metadata,
+            physical_schema,
+            ..
+        } = self;
+        let scan = &opening.scan;
+        let file_metrics = &opening.file_metrics;
+        let file_metadata = Arc::clone(metadata.metadata());
+        let projection = DecoderProjection::try_new(
+            &opening.projection,
+            &physical_schema,
+            metadata.parquet_schema(),
+            &opening.output_schema,
+            scan.virtual_columns.as_deref(),
+        )?;
+        let has_selection = plan.row_selection.is_some();
+        let filter = opening
+            .predicate
+            .as_ref()
+            .filter(|_| scan.row_filter.is_pushed_down)
+            .and_then(|predicate| {
+                PushedDownFilter::build(predicate, &physical_schema, &file_metadata, &opening)
+            });
+
+        let order = ScanOrder::new(
+            &plan.row_group_indexes,
+            plan.row_selection.clone(),
+            &file_metadata,
+            scan.limit.filter(|_| filter.is_none()),
+        );
+        let pruner = opening
+            .predicate
+            .as_ref()
+            // The decoder cannot drop row groups under a selection without losing step with it.
+            .filter(|_| plan.row_group_indexes.len() > 1 && !has_selection)
+            .and_then(|predicate| {
+                RowGroupPruner::try_new(
+                    predicate,
+                    &physical_schema,
+                    &file_metadata,
+                    scan.pruning.max_in_list_size,
+                    opening.predicate_creation_errors.clone(),
+                    file_metrics.predicate_evaluation_errors.clone(),
+                )
+            });
+        let prefetch = Prefetch {
+            budget_bytes: scan.settings.prefetch_size_bytes,
+            ranges: RangePlanner::new(
+                metadata.clone(),
+                scan.batch_size,
+                projection.mask(),
+                filter.as_ref().map(|filter| &filter.columns),
+                scan.row_filter.max_predicate_cache_bytes != Some(0),
+            ),
+            max_row_groups: if pruner.is_some() {
+                PRUNING_WINDOW
+            } else {
+                usize::MAX
+            },
+            reservation: scan.memory_pool.as_ref().map(|pool| {
+                MemoryConsumer::new(format!("ParquetPrefetch[{}]", scan.partition)).register(pool)
+            }),
+        };
+
+        let reader_metrics = ArrowReaderMetrics::enabled();
+        let mut builder = ParquetPushDecoderBuilder::new_with_metadata(metadata)
+            .with_projection(projection.mask().clone())
+            .with_batch_size(scan.batch_size)
+            .with_metrics(reader_metrics.clone())
+            .with_row_groups(plan.row_group_indexes);
+        if scan.row_filter.force_selectors {
+            builder = builder.with_row_selection_policy(RowSelectionPolicy::Selectors);
+        }
+        if let Some(selection) = plan.row_selection {
+            builder = builder.with_row_selection(selection);
+        }
+        if let Some(limit) = scan.limit {
+            builder = builder.with_limit(limit);
+        }
+        if let Some(filter) = filter {
+            builder = builder.with_row_filter(filter.row_filter);
+            if let Some(bytes) = scan.row_filter.max_predicate_cache_bytes {
+                builder = builder.with_max_predicate_cache_size(bytes);
+            }
+        }
+
+        let files_pruned = file_metrics.files_ranges_pruned_statistics.clone();
+        let stream = FileScan {
+            decoder: Some(builder.build()?),
+            order,
+            bytes: ByteSource::new(
+                opening.file.object_meta.location.clone(),
+                opening.reader,
+                prefetch,
+                scan.metrics.clone(),
+            ),
+            projection,
+            pruner,
+            row_groups_pruned_dynamic: file_metrics.row_groups_pruned_dynamic_filter.clone(),
+            reader_metrics,
+            predicate_cache_inner_records: file_metrics.predicate_cache_inner_records.clone(),
+            predicate_cache_records: file_metrics.predicate_cache_records.clone(),
+            baseline_metrics: opening.baseline_metrics,
+        }
+        .into_stream();
+        Ok(stop_early(stream, opening.pruner, files_pruned))
+    }
+}
+
+/// The part of the predicate that is evaluated while decoding.
+struct PushedDownFilter {
+    row_filter: RowFilter,
+    /// Leaf columns that it reads.
+    columns: ProjectionMask,
+}
+
+impl PushedDownFilter {
+    /// `None` where no conjunct can be evaluated while decoding, or building the filter fails: the file is then read
+    /// without one, as by stock.
+    fn build(
+        predicate: &Arc<dyn PhysicalExpr>,
+        physical_schema: &arrow::datatypes::SchemaRef,
+        file_metadata: &ParquetMetaData,
+        opening: &super::file::OpeningFile,
+    ) -> Option<Self> {
+        let row_filter = build_row_filter(
+            predicate,
+            physical_schema,
+            file_metadata,
+            opening.scan.row_filter.reorder,
+            &opening.file_metrics,
+        )
+        .unwrap_or_else(|error| {
+            debug!(
+                "{}: read without a row filter, it cannot be built: {error}",
+                opening.file_name
+            );
+            None
+        })?;
+        let conjuncts = split_conjunction(predicate)
+            .into_iter()
+            .filter(|conjunct| can_expr_be_pushed_down_with_schemas(conjunct, physical_schema));
+        let parquet_schema = file_metadata.file_metadata().schema_descr();
+        let columns = leaf_mask(conjuncts, physical_schema, parquet_schema);
+        Some(Self {
+            row_filter,
+            columns,
+        })
+    }
+}
