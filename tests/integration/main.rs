@@ -8,5 +8,6 @@ mod generations;
 mod io_patterns;
 mod options;
 mod property;
+mod providers;
 mod simulation;
 mod support;
