@@ -31,7 +31,7 @@ pub(crate) struct Args {
     #[arg(long, default_value = "1,3,6,12,14,19")]
     pub(crate) queries: Queries,
 
-    /// TPC-H scale factor: 1 is about 330 MB of Parquet
+    /// TPC-H scale factor: 1 is about 365 MB of Parquet
     #[arg(long, default_value_t = 1.0, value_parser = parse_scale_factor)]
     pub(crate) scale_factor: f64,
 

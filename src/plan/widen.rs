@@ -90,6 +90,10 @@ mod tests {
     use super::*;
     use std::convert::Infallible;
 
+    fn one(range: Range<u64>) -> Vec<Range<u64>> {
+        std::iter::once(range).collect()
+    }
+
     fn reads(rows: &[usize]) -> Vec<RowGroupRead> {
         rows.iter()
             .enumerate()
@@ -111,7 +115,7 @@ mod tests {
             |place| staged.contains(&place),
             |read, _| {
                 let start = 1000 * read.place as u64;
-                Ok::<_, Infallible>(vec![start..start + sizes[read.place]])
+                Ok::<_, Infallible>(one(start..start + sizes[read.place]))
             },
         )
         .unwrap();
@@ -148,7 +152,7 @@ mod tests {
             |_| false,
             |read, _| {
                 assert_ne!(read.place, 1);
-                Ok::<_, Infallible>(if read.place == 0 { vec![] } else { vec![0..5] })
+                Ok::<_, Infallible>(if read.place == 0 { vec![] } else { one(0..5) })
             },
         )
         .unwrap();
@@ -170,7 +174,7 @@ mod tests {
             220..220,
         ];
         assert_eq!(bridged(&asked, candidates, 100), [100..150, 200..250]);
-        assert_eq!(bridged(&asked, vec![100..150], 0), [] as [Range<u64>; 0]);
-        assert_eq!(bridged(&[], vec![0..1], 100), [] as [Range<u64>; 0]);
+        assert_eq!(bridged(&asked, one(100..150), 0), [] as [Range<u64>; 0]);
+        assert_eq!(bridged(&[], one(0..1), 100), [] as [Range<u64>; 0]);
     }
 }

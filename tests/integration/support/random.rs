@@ -463,7 +463,7 @@ fn condition_of(rows: i64, columns: &[Column], partitioned: bool, rng: &mut StdR
             atom.clone()
         });
     }
-    let joint = if rng.next_u32() % 3 == 0 {
+    let joint = if rng.next_u32().is_multiple_of(3) {
         " OR "
     } else {
         " AND "
