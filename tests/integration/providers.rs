@@ -103,7 +103,7 @@ async fn fixture(push_down: bool) -> Fixture {
     let metadata = metadata(&file);
     let schema = parquet_to_arrow_schema(metadata.file_metadata().schema_descr(), None).unwrap();
     let provider = Provider {
-        schema: TableSchema::from_file_schema(Arc::new(schema)),
+        schema: TableSchema::from(Arc::new(schema)),
         file: PartitionedFile::new(KEY, file.len() as u64),
         push_down,
         reader_factory: None,
