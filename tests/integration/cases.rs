@@ -10,9 +10,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::support::cases::{Case, Check, Row, all, case, rows};
-use crate::support::compare::{Answer, Same, answer, assert_same, plan};
+use crate::support::compare::{Answer, Same, answer, assert_same, execute, plan};
 use crate::support::files::upcast;
+use crate::support::observe::LATENCY;
 use crate::support::session::{Scan, Table, config, runtime, session};
+use crate::support::store::{Latency, RecordingStore};
 
 const SIZES: [Option<u64>; 4] = [None, Some(1), Some(64 << 10), Some(1 << 30)];
 
@@ -294,5 +296,40 @@ async fn a_partition_that_is_dropped_takes_nothing_from_the_others(
     assert_eq!(
         all, expected,
         "the plan runs whole after its state was reset"
+    );
+}
+
+/// Sixty objects, of which a few rows are wanted: no scan opens them all.
+#[rstest]
+#[tokio::test(start_paused = true)]
+async fn a_limit_opens_no_more_objects_than_stock_does(
+    #[values(None, Some(1), Some(1 << 30))] prefetch_size: Option<u64>,
+    #[values(1, 4)] partitions: usize,
+) {
+    let case = case("F28");
+    let mut opened = Vec::new();
+    for scan in [Scan::Stock, Scan::Prefetch { prefetch_size }] {
+        let store = upcast(&case.store().await);
+        let store = RecordingStore::new(store, Latency::Fixed(LATENCY));
+        let log = store.log();
+        let settings = SessionConfig::new().with_target_partitions(partitions);
+        let ctx = session(scan, settings, runtime(Arc::new(store)));
+        case.table()
+            .register(&ctx, scan.registration())
+            .await
+            .unwrap();
+        let sql = "SELECT id FROM t LIMIT 3";
+        let plan = plan(&ctx, sql).await.unwrap();
+        log.clear();
+        assert_eq!(execute(&ctx, plan).await.unwrap().rows(), 3);
+        let paths: BTreeSet<String> = log.gets().into_iter().map(|get| get.path).collect();
+        opened.push(paths.len());
+    }
+    assert!((1..10).contains(&opened[0]), "stock opened {}", opened[0]);
+    assert!(
+        opened[1] <= opened[0],
+        "{} objects instead of {}",
+        opened[1],
+        opened[0]
     );
 }

@@ -2,9 +2,12 @@
 //!
 //! One partition, metadata cached, and each request takes 100 ms of paused time.
 
+use std::num::NonZeroUsize;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use datafusion::execution::memory_pool::{GreedyMemoryPool, MemoryPool, TrackConsumersPool};
 use datafusion::physical_plan::execute_stream;
 use datafusion::prelude::SessionConfig;
 use futures::StreamExt;
@@ -13,13 +16,14 @@ use rstest::rstest;
 
 use crate::support::compare::{Same, assert_same, plan};
 use crate::support::files::{
-    Layout, cut, metadata, numbers, reversed, sixteen_mebibytes, sized, write,
+    Layout, cut, metadata, numbers, reversed, sixteen_mebibytes, sized, store_of, upcast, write,
 };
 use crate::support::log::Kind;
 use crate::support::observe::{
     LATENCY, Observation, Warm, covered, observe, row_groups_by_round, warm,
 };
-use crate::support::session::{Scan, Table, config, one_partition};
+use crate::support::session::{Scan, Table, config, one_partition, runtime_with_pool, session};
+use crate::support::store::{Latency, RecordingStore};
 
 const MIB: usize = 1 << 20;
 const FILE: &str = "t.parquet";
@@ -383,7 +387,6 @@ async fn the_requests_of_a_round_run_at_the_same_time() {
 }
 
 #[tokio::test(start_paused = true)]
-#[ignore = "needs the scan"]
 async fn a_table_s_own_option_comes_before_the_session_s() {
     let file = sixteen_mebibytes();
     let table = table().with_option("format.prefetch_size", "4194304");
@@ -442,4 +445,52 @@ async fn required_bytes_are_asked_for_first() {
     let first_asked = ours.requests[0].bounded().unwrap();
     assert!(first_asked.contains(&last), "{:#?}", ours.requests);
     assert_eq!(ours.rounds, 1);
+}
+/// The pool is told of what is prefetched, all of it and no more than the budget allows.
+#[rstest]
+#[tokio::test(start_paused = true)]
+async fn prefetched_bytes_are_reserved_in_the_memory_pool(
+    #[values(2, 4, 16)] budget: usize,
+    #[values(None, Some(2))] pool_mebibytes: Option<usize>,
+) {
+    let file = sixteen_mebibytes();
+    let pool_bytes = pool_mebibytes.unwrap_or(1024) * MIB;
+    let pool = TrackConsumersPool::new(GreedyMemoryPool::new(pool_bytes), NonZeroUsize::MIN);
+    let pool = Arc::new(pool);
+    let store = store_of([(FILE, file)]).await;
+    let store = RecordingStore::new(upcast(&store), Latency::Fixed(LATENCY));
+    let log = store.log();
+    let tracked = Arc::clone(&pool) as Arc<dyn MemoryPool>;
+    let scan = prefetch(budget);
+    let ctx = session(
+        scan,
+        one_partition(),
+        runtime_with_pool(Arc::new(store), tracked),
+    );
+    table().register(&ctx, scan.registration()).await.unwrap();
+    let planned = plan(&ctx, "SELECT payload FROM t").await.unwrap();
+    log.clear();
+    let mut stream = execute_stream(planned, ctx.task_ctx()).unwrap();
+    let (mut batches, mut most) = (0, 0);
+    while let Some(batch) = stream.next().await {
+        batch.unwrap();
+        batches += 1;
+        most = most.max(pool.reserved());
+        // At least what was read and is not decoded yet.
+        let ahead = log.bytes().saturating_sub(batches << 20);
+        let gaps = 1 << 14;
+        assert!(
+            pool.reserved() as u64 + gaps >= ahead,
+            "{} < {ahead}",
+            pool.reserved()
+        );
+    }
+    drop(stream);
+    assert_eq!(batches, 16);
+    assert_eq!(pool.reserved(), 0);
+    let allowed = (budget * MIB).min(pool_bytes);
+    assert!(
+        (MIB - 1..=allowed).contains(&most),
+        "{most} bytes of {allowed} reserved"
+    );
 }

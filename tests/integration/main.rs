@@ -12,6 +12,7 @@ mod io_patterns;
 mod metrics;
 mod options;
 mod property;
+mod providers;
 mod registration;
 mod simulation;
 mod support;

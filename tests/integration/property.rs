@@ -7,9 +7,11 @@ use std::collections::BTreeMap;
 use std::env;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::datatypes::{DataType, Field, Schema};
+use datafusion::execution::memory_pool::{MemoryPool, UnboundedMemoryPool};
 use object_store::memory::InMemory;
 use parking_lot::Mutex;
 use parquet::file::properties::EnabledStatistics;
@@ -19,11 +21,15 @@ use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use tokio::runtime::Runtime;
+use tokio::time::timeout;
 
 use crate::support::compare::{Answer, Same, answer, difference};
 use crate::support::files::{Layout, cut, int96, put, store_of, upcast, write};
 use crate::support::random::{Column, Promise, batch, columns, query};
-use crate::support::session::{Registration, Scan, Table, config, runtime, session};
+use crate::support::session::{
+    Registration, Scan, Table, config, runtime, runtime_with_pool, session,
+};
+use crate::support::store::{Latency, RecordingStore};
 
 const CASES: u32 = 300;
 
@@ -253,13 +259,34 @@ impl World {
         store: &Arc<InMemory>,
         sql: &[String],
     ) -> Vec<Result<Answer, String>> {
-        let ctx = session(scan, config(&self.settings), runtime(upcast(store)));
+        let pool: Arc<dyn MemoryPool> = Arc::new(UnboundedMemoryPool::default());
+        let recording = RecordingStore::new(upcast(store), Latency::Fixed(Duration::ZERO));
+        let log = recording.log();
+        let runtime = runtime_with_pool(Arc::new(recording), Arc::clone(&pool));
+        let ctx = session(scan, config(&self.settings), runtime);
         if let Err(error) = self.table().register(&ctx, registration).await {
             return vec![Err(error.to_string())];
         }
         let mut answers = Vec::new();
         for sql in sql {
             answers.push(answer(&ctx, sql).await);
+            // What an operator above has stopped listening to is aborted, and ends soon.
+            let settled = async {
+                while log.outstanding() > 0 || pool.reserved() > 0 {
+                    tokio::task::yield_now().await;
+                }
+            };
+            let minute = Duration::from_secs(60);
+            let left = || {
+                format!(
+                    "{sql} left {} bytes, {:#?}",
+                    pool.reserved(),
+                    log.requests()
+                )
+            };
+            timeout(minute, settled)
+                .await
+                .unwrap_or_else(|_| panic!("{}", left()));
         }
         answers
     }

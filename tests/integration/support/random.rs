@@ -323,7 +323,7 @@ pub(crate) fn query(
     partitioned: bool,
     rng: &mut StdRng,
 ) -> (String, Promise) {
-    let condition = condition(rows, columns, partitioned, rng);
+    let condition = condition_of(rows, columns, partitioned, rng);
     let filter = if rng.random_ratio(3, 4) {
         format!(" WHERE {condition}")
     } else {
@@ -345,7 +345,7 @@ pub(crate) fn query(
     } else {
         format!("id, {selected}")
     };
-    match rng.random_range(0..8) {
+    match rng.random_range(0..10) {
         0 | 1 => (format!("SELECT {selected} FROM t{filter}"), Promise::Rows),
         2 | 3 => {
             let sql = format!("SELECT {with_id} FROM t{filter} ORDER BY id{direction}{limit}");
@@ -373,6 +373,23 @@ pub(crate) fn query(
             let sql = format!("SELECT {by} AS g, {aggregates} FROM t{filter} GROUP BY {by}");
             (sql, Promise::Rows)
         }
+        // A small build side, whose values become a filter of the other.
+        7 => {
+            let build = format!("SELECT id AS k FROM t{filter}");
+            let sql = format!(
+                "SELECT {with_id} FROM t JOIN ({build} ORDER BY id{direction}{limit}) AS build \
+                 ON id = k ORDER BY id"
+            );
+            (sql, Promise::Order)
+        }
+        8 => {
+            let other = condition_of(rows, columns, partitioned, rng);
+            let sql = format!(
+                "SELECT count(*), sum(l.id), max(r.id) FROM (SELECT id FROM t{filter}) AS l \
+                 JOIN (SELECT id FROM t WHERE {other}) AS r ON l.id = r.id"
+            );
+            (sql, Promise::Rows)
+        }
         _ => {
             let over = expression(columns, partitioned, rng, orderable);
             let sql = format!("SELECT count(*), count({over}), max(id) FROM t{filter}");
@@ -392,7 +409,7 @@ fn expression(
     rng: &mut StdRng,
     accept: fn(&Column) -> bool,
 ) -> &'static str {
-    let mut choice = vec!["id", "id % 10"];
+    let mut choice = vec!["id", "id % 10", "input_file_name()"];
     choice.extend(partitioned.then_some("p"));
     for column in columns.iter().filter(|column| accept(column)) {
         choice.extend(column.expressions);
@@ -415,7 +432,7 @@ fn selection(columns: &[Column], partitioned: bool, rng: &mut StdRng) -> String 
     expressions.collect::<Vec<_>>().join(", ")
 }
 
-fn condition(rows: i64, columns: &[Column], partitioned: bool, rng: &mut StdRng) -> String {
+fn condition_of(rows: i64, columns: &[Column], partitioned: bool, rng: &mut StdRng) -> String {
     let mut atoms: Vec<String> = Vec::new();
     for _ in 0..rng.random_range(1..4) {
         let mut choice: Vec<String> = vec![
