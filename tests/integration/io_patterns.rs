@@ -451,7 +451,7 @@ async fn required_bytes_are_asked_for_first() {
 #[tokio::test(start_paused = true)]
 async fn prefetched_bytes_are_reserved_in_the_memory_pool(
     #[values(2, 4, 16)] budget: usize,
-    #[values(None, Some(2))] pool_mebibytes: Option<usize>,
+    #[values(None, Some(3))] pool_mebibytes: Option<usize>,
 ) {
     let file = sixteen_mebibytes();
     let pool_bytes = pool_mebibytes.unwrap_or(1024) * MIB;
@@ -488,7 +488,8 @@ async fn prefetched_bytes_are_reserved_in_the_memory_pool(
     drop(stream);
     assert_eq!(batches, 16);
     assert_eq!(pool.reserved(), 0);
-    let allowed = (budget * MIB).min(pool_bytes);
+    // Half of a pool is left to those who cannot do without. What is read between row groups comes on top of a budget.
+    let allowed = (budget * MIB + (1 << 14)).min(pool_bytes / 2);
     assert!(
         (MIB - 1..=allowed).contains(&most),
         "{most} bytes of {allowed} reserved"
