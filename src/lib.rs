@@ -39,8 +39,10 @@
 //!
 //! # What it costs
 //!
-//! Memory: at most the budget and the bytes of one row group for each partition that is read, all of it encoded. What is prefetched is reserved in the session's memory pool, and left out where the pool refuses. Requests: never more
-//! than stock makes, unless one fails: then it is made again without what was prefetched.
+//! Memory: at most the budget and the bytes of one row group for each partition that is read, all of it encoded, and what
+//! lies in short gaps between ranges, as in stock. What is prefetched is reserved in the session's memory pool, and left
+//! out where the pool refuses or would be more than half full. Requests: about as many as stock makes, most of them at the
+//! same time; one that fails is made again without what was prefetched.
 
 mod config;
 mod datasource;

@@ -3,6 +3,7 @@
 mod builder;
 mod statement;
 
+use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -181,6 +182,14 @@ impl Effect {
             LogicalPlan::Statement(Statement::Execute(_)) => Self::NamesAnotherPlan,
             _ => Self::Other,
         }
+    }
+}
+
+impl fmt::Debug for PrefetchSessionContext {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PrefetchSessionContext")
+            .field("session_id", &self.inner.session_id())
+            .finish_non_exhaustive()
     }
 }
 

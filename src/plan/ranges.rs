@@ -170,7 +170,141 @@ fn widen_to_batches(selection: &RowSelection, batch_size: usize) -> RowSelection
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Arc;
+
+    use arrow::array::{Int64Array, RecordBatch};
+    use bytes::Bytes;
+    use parquet::arrow::ArrowWriter;
+    use parquet::arrow::arrow_reader::ArrowReaderOptions;
+    use parquet::file::metadata::{
+        ColumnChunkMetaDataBuilder, PageIndexPolicy, ParquetMetaData, ParquetMetaDataBuilder,
+    };
+    use parquet::file::properties::WriterProperties;
     use proptest::prelude::*;
+
+    /// Two row groups of 100 rows in pages of 10, columns `a` and `b`.
+    fn metadata() -> ArrowReaderMetadata {
+        let column = Arc::new(Int64Array::from_iter_values(0..200));
+        let batch =
+            RecordBatch::try_from_iter([("a", Arc::clone(&column) as _), ("b", column as _)])
+                .unwrap();
+        let properties = WriterProperties::builder()
+            .set_max_row_group_row_count(Some(100))
+            .set_data_page_row_count_limit(10)
+            .set_write_batch_size(10)
+            .set_dictionary_enabled(false)
+            .build();
+        let mut writer =
+            ArrowWriter::try_new(Vec::new(), batch.schema(), Some(properties)).unwrap();
+        writer.write(&batch).unwrap();
+        let file = Bytes::from(writer.into_inner().unwrap());
+        let options = ArrowReaderOptions::new().with_page_index_policy(PageIndexPolicy::Required);
+        ArrowReaderMetadata::load(&file, options).unwrap()
+    }
+
+    fn planner(
+        metadata: ArrowReaderMetadata,
+        filter: Option<&[usize]>,
+        batch_size: usize,
+    ) -> RangePlanner {
+        let mask =
+            |leaves: &[usize]| ProjectionMask::leaves(metadata.parquet_schema(), leaves.to_vec());
+        let (output, filter) = (mask(&[0]), filter.map(mask));
+        RangePlanner::new(metadata.clone(), batch_size, &output, filter.as_ref(), true)
+    }
+
+    fn read(row_group_idx: usize, selected: Option<Range<usize>>) -> RowGroupRead {
+        let selection =
+            selected.map(|rows| RowSelection::from_consecutive_ranges(std::iter::once(rows), 100));
+        let selected_rows = selection.as_ref().map_or(100, RowSelection::row_count);
+        RowGroupRead {
+            place: 0,
+            row_group_idx,
+            selection,
+            selected_rows,
+        }
+    }
+
+    fn pages(metadata: &ParquetMetaData, leaf: usize, pages: Range<usize>) -> Range<u64> {
+        let locations = &metadata.offset_index().unwrap()[1][leaf].page_locations;
+        let start = |page: usize| u64::try_from(locations[page].offset).unwrap();
+        let last = &locations[pages.end - 1];
+        start(pages.start)..start(pages.end - 1) + u64::try_from(last.compressed_page_size).unwrap()
+    }
+
+    fn span(ranges: &[Range<u64>]) -> Range<u64> {
+        ranges.iter().map(|range| range.start).min().unwrap()
+            ..ranges.iter().map(|range| range.end).max().unwrap()
+    }
+
+    #[test]
+    fn a_whole_row_group_is_its_chunks() {
+        let metadata = metadata();
+        let group = metadata.metadata().row_group(1);
+        let chunk = |leaf: usize| {
+            let (start, len) = group.column(leaf).byte_range();
+            start..start + len
+        };
+        let ranges = planner(metadata.clone(), None, 10)
+            .ranges(&read(1, None), None)
+            .unwrap();
+        assert_eq!(ranges, [chunk(0)]);
+        let ranges = planner(metadata.clone(), Some(&[1]), 10)
+            .ranges(&read(1, None), None)
+            .unwrap();
+        assert_eq!(ranges, [chunk(0), chunk(1)]);
+    }
+
+    #[test]
+    fn a_selection_is_its_pages_and_a_limit_ends_them() {
+        let metadata = metadata();
+        let planner = planner(metadata.clone(), None, 10);
+        let ranges = planner.ranges(&read(1, Some(35..70)), None).unwrap();
+        assert_eq!(span(&ranges), pages(metadata.metadata(), 0, 3..7));
+        let ranges = planner.ranges(&read(1, Some(35..70)), Some(10)).unwrap();
+        assert_eq!(span(&ranges), pages(metadata.metadata(), 0, 3..5));
+    }
+
+    #[test]
+    fn a_column_of_filter_and_projection_is_read_in_batches() {
+        let metadata = metadata();
+        let planner = planner(metadata.clone(), Some(&[0]), 40);
+        // Rows 45 to 50 are in the batch of rows 40 to 80.
+        let ranges = planner.ranges(&read(1, Some(45..50)), None).unwrap();
+        assert_eq!(span(&ranges), pages(metadata.metadata(), 0, 4..8));
+    }
+
+    #[test]
+    fn negative_sizes_are_an_error_and_no_panic() {
+        let metadata = metadata();
+        let damaged = |change: fn(ColumnChunkMetaDataBuilder) -> ColumnChunkMetaDataBuilder| {
+            let builder: ParquetMetaDataBuilder =
+                metadata.metadata().as_ref().clone().into_builder();
+            let groups: Vec<_> = metadata.metadata().row_groups().to_vec();
+            let groups = groups.into_iter().map(|group| {
+                let columns = group
+                    .columns()
+                    .iter()
+                    .map(|column| change(column.clone().into_builder()).build().unwrap());
+                let columns = columns.collect();
+                group
+                    .into_builder()
+                    .set_column_metadata(columns)
+                    .build()
+                    .unwrap()
+            });
+            let damaged = builder.set_row_groups(groups.collect()).build();
+            ArrowReaderMetadata::try_new(Arc::new(damaged), ArrowReaderOptions::new()).unwrap()
+        };
+        for change in [
+            |column: ColumnChunkMetaDataBuilder| column.set_total_compressed_size(-1),
+            |column: ColumnChunkMetaDataBuilder| column.set_data_page_offset(-5),
+            |column: ColumnChunkMetaDataBuilder| column.set_dictionary_page_offset(Some(-5)),
+        ] {
+            let planner = planner(damaged(change), None, 10);
+            assert!(planner.ranges(&read(1, None), None).is_err());
+        }
+    }
 
     proptest! {
         #[test]
