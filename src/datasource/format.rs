@@ -195,9 +195,7 @@ impl FileFormat for PrefetchingParquetFormat {
             .map(|inner| PrefetchingParquetSource::try_new(inner.clone(), settings));
         match source {
             // For a provider that makes its scan of this: `create_physical_plan` settles it, or else the rule does.
-            Some(Ok(source)) => {
-                Arc::new(source.with_settings_left_open(self.table_options.clone()))
-            }
+            Some(Ok(source)) => Arc::new(source.with_settings_left_open(self.table_options)),
             // Reads all the same, and the rule will look at it.
             _ => inner,
         }

@@ -133,7 +133,13 @@ mod tests {
         assert_eq!(requests.bridged_bytes, 0);
         // Wide ones are joined.
         let ranges: Vec<Range<u64>> = (0..10).map(|i| i * MIB..(i + 1) * MIB - 100).collect();
-        assert_eq!(Requests::plan(&ranges, 1).ranges, [0..10 * MIB - 100]);
+        assert_eq!(
+            Requests::plan(&ranges, 1).ranges,
+            vec![Range {
+                start: 0,
+                end: 10 * MIB - 100
+            }]
+        );
     }
 
     #[test]
