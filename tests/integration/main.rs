@@ -16,4 +16,4 @@ mod providers;
 mod registration;
 mod simulation;
 mod support;
-mod upstream;
+mod traps;
