@@ -44,6 +44,8 @@
 //! out where the pool refuses or would be more than half full. Requests: about as many as stock makes, most of them at the
 //! same time; one that fails is made again without what was prefetched.
 
+#![forbid(unsafe_code)]
+
 mod config;
 mod datasource;
 mod decode;
