@@ -62,6 +62,11 @@ impl ScanMetrics {
     }
 }
 
+/// Adds a number of bytes to a metric, which counts in `usize`.
+pub(crate) fn add_bytes(count: &Count, bytes: u64) {
+    count.add(usize::try_from(bytes).unwrap_or(usize::MAX));
+}
+
 /// Counts a partition that was handed to stock's scan because it may hold encrypted files.
 pub(crate) fn count_encryption_fallback(metrics: &ExecutionPlanMetricsSet, partition: usize) {
     MetricBuilder::new(metrics)

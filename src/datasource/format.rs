@@ -10,7 +10,7 @@ use datafusion::datasource::file_format::file_compression_type::FileCompressionT
 use datafusion::datasource::file_format::parquet::ParquetFormat;
 use datafusion::datasource::file_format::{FileFormat, FileMeta};
 use datafusion::datasource::physical_plan::{
-    FileScanConfig, FileScanConfigBuilder, FileSinkConfig, FileSource, ParquetSource,
+    FileScanConfig, FileSinkConfig, FileSource, ParquetSource,
 };
 use datafusion::datasource::source::DataSourceExec;
 use datafusion::datasource::table_schema::TableSchema;
@@ -136,18 +136,13 @@ impl FileFormat for PrefetchingParquetFormat {
         state: &dyn Session,
         conf: FileScanConfig,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        let conf = match conf
+        let mut conf = conf;
+        if let Some(source) = conf
             .file_source()
             .downcast_ref::<PrefetchingParquetSource>()
         {
-            Some(source) => {
-                let inner = source.inner().clone();
-                FileScanConfigBuilder::from(conf)
-                    .with_source(Arc::new(inner))
-                    .build()
-            }
-            None => conf,
-        };
+            conf.file_source = Arc::new(source.inner().clone());
+        }
         let plan = self.inner.create_physical_plan(state, conf).await?;
         let (config, source) = plan
             .downcast_ref::<DataSourceExec>()
@@ -170,9 +165,7 @@ impl FileFormat for PrefetchingParquetFormat {
                 return Ok(plan);
             }
         };
-        let mut config = config.clone();
-        config.file_source = Arc::new(source);
-        Ok(DataSourceExec::from_data_source(config))
+        Ok(source.into_exec(config))
     }
 
     async fn create_writer_physical_plan(

@@ -56,9 +56,7 @@ impl PrefetchRule {
             );
             return None;
         }
-        let mut config = config.clone();
-        config.file_source = Arc::new(source);
-        Some(DataSourceExec::from_data_source(config))
+        Some(source.into_exec(config))
     }
 
     fn wrap(

@@ -12,6 +12,7 @@ use datafusion::datasource::physical_plan::parquet::ParquetFileReaderFactory;
 use datafusion::datasource::physical_plan::{
     FileOpener, FileScanConfig, FileSource, ParquetSource,
 };
+use datafusion::datasource::source::DataSourceExec;
 use datafusion::datasource::table_schema::TableSchema;
 use datafusion::execution::runtime_env::RuntimeEnv;
 use datafusion::physical_expr::projection::ProjectionExprs;
@@ -130,6 +131,18 @@ impl PrefetchingParquetSource {
         self.runtime.as_ref()
     }
 
+    /// The scan that `config` describes, by this source.
+    pub(super) fn into_exec(self, config: &FileScanConfig) -> Arc<DataSourceExec> {
+        let mut config = config.clone();
+        config.file_source = Arc::new(self);
+        DataSourceExec::from_data_source(config)
+    }
+
+    /// Whether stock's scan reads the files.
+    fn is_read_by_stock(&self) -> bool {
+        self.settings.is_off() || self.is_maybe_encrypted
+    }
+
     fn rewrap(&self, inner: &Arc<dyn FileSource>) -> Result<Self> {
         let inner = inner
             .downcast_ref::<ParquetSource>()
@@ -233,7 +246,7 @@ impl FileSource for PrefetchingParquetSource {
         base_config: &FileScanConfig,
         partition: usize,
     ) -> Result<Arc<dyn FileOpener>> {
-        if self.settings.is_off() || self.is_maybe_encrypted {
+        if self.is_read_by_stock() {
             return self
                 .inner
                 .create_file_opener(object_store, base_config, partition);
@@ -251,7 +264,7 @@ impl FileSource for PrefetchingParquetSource {
         base_config: &FileScanConfig,
         partition: usize,
     ) -> Result<Box<dyn Morselizer>> {
-        if self.settings.is_off() || self.is_maybe_encrypted {
+        if self.is_read_by_stock() {
             if !self.settings.is_off() {
                 count_encryption_fallback(self.inner.metrics(), partition);
             }

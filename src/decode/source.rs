@@ -13,7 +13,7 @@ use object_store::path::Path;
 
 use crate::error::FetchError;
 use crate::fetch::{FileReader, Requests, Staging, len};
-use crate::metrics::ScanMetrics;
+use crate::metrics::{ScanMetrics, add_bytes};
 use crate::plan::{PlannedRowGroup, RangePlanner, RowGroupRead, ScanOrder, read_in_passing, widen};
 
 /// How far ahead fetches reach, and what that may hold.
@@ -166,9 +166,7 @@ impl ByteSource {
             .iter()
             .filter(|group| order.current().is_none_or(|read| read.place != group.place));
         self.metrics.prefetched_row_group_count.add(later.count());
-        self.metrics
-            .prefetched_bytes
-            .add(usize::try_from(bytes).unwrap_or(usize::MAX));
+        add_bytes(&self.metrics.prefetched_bytes, bytes);
         let mut answers = match self.request(ranges, required.len()).await {
             Ok(answers) => answers.into_iter(),
             Err(error) => {
@@ -176,9 +174,7 @@ impl ByteSource {
                     "{}: a fetch failed that prefetched {bytes} bytes, trying without: {error}",
                     self.location
                 );
-                self.metrics
-                    .prefetch_unused_bytes
-                    .add(usize::try_from(bytes).unwrap_or(usize::MAX));
+                add_bytes(&self.metrics.prefetch_unused_bytes, bytes);
                 self.metrics.prefetch_retry_count.add(1);
                 drop(reservation);
                 return self.request_required(required).await;

@@ -1,7 +1,8 @@
-//! How the ranges of one fetch become requests.
+//! How the ranges of one fetch become requests, and answers the bytes of ranges.
 
 use std::ops::Range;
 
+use bytes::Bytes;
 use object_store::OBJECT_STORE_COALESCE_DEFAULT;
 
 /// The requests of one fetch, those with required bytes first.
@@ -93,6 +94,18 @@ fn joined_without_gaps(ranges: &[Range<u64>]) -> u64 {
         end = end.max(range.end);
     }
     bytes
+}
+
+/// The bytes of `range`, where one of `chunks` has them all. `chunks` are sorted by start and do not overlap.
+pub(crate) fn slice_of(chunks: &[(Range<u64>, Bytes)], range: &Range<u64>) -> Option<Bytes> {
+    let after = chunks.partition_point(|(chunk, _)| chunk.start <= range.start);
+    let (chunk, bytes) = &chunks[after.checked_sub(1)?];
+    if range.end > chunk.end {
+        return None;
+    }
+    let from = usize::try_from(range.start - chunk.start).ok()?;
+    let to = usize::try_from(range.end - chunk.start).ok()?;
+    Some(bytes.slice(from..to))
 }
 
 /// Length of a range; 0 where it is reversed.

@@ -18,7 +18,7 @@ use object_store::{
 };
 use parking_lot::Mutex;
 
-use super::coalesce::Requests;
+use super::coalesce::{Requests, len, slice_of};
 use super::generation::Generation;
 use crate::error::FetchError;
 
@@ -90,20 +90,14 @@ impl PinnedStore {
         Ok(())
     }
 
-    /// One request for one bounded range, read to its end here so that no half-read body occupies a connection.
-    async fn fetch(&self, range: Range<u64>) -> Result<Bytes> {
-        let options = GetOptions::new().with_range(Some(range.clone()));
-        let (bytes, _) = self.read(options).await?;
-        self.check_length(range, &bytes)?;
-        Ok(bytes)
-    }
-
+    /// One request, read to its end here so that no half-read body occupies a connection. The answer is without its body, and
+    /// of the range and length that it says and, where bounds were asked for, of these.
     async fn read(&self, mut options: GetOptions) -> Result<(Bytes, GetResult)> {
         let asked = match &options.range {
             Some(GetRange::Bounded(range)) => Some(range.clone()),
             _ => None,
         };
-        let answer = self.conditional_get(&mut options).await?;
+        let mut answer = self.conditional_get(&mut options).await?;
         self.verify(&answer.meta)?;
         if let Some(asked) = asked
             && answer.range != asked
@@ -114,21 +108,15 @@ impl PinnedStore {
                 actual: answer.range,
             }));
         }
-        let (meta, range, attributes) = (
-            answer.meta.clone(),
-            answer.range.clone(),
-            answer.attributes.clone(),
-        );
-        let bytes = answer.bytes().await?;
-        self.check_length(range.clone(), &bytes)?;
-        let whole = bytes.clone();
-        let result = GetResult {
-            payload: GetResultPayload::Stream(stream::once(async move { Ok(whole) }).boxed()),
-            meta,
-            range,
-            attributes,
+        let without_body = GetResult {
+            payload: GetResultPayload::Stream(stream::empty().boxed()),
+            meta: answer.meta.clone(),
+            range: answer.range.clone(),
+            attributes: std::mem::take(&mut answer.attributes),
         };
-        Ok((bytes, result))
+        let bytes = answer.bytes().await?;
+        self.check_length(&without_body.range, &bytes)?;
+        Ok((bytes, without_body))
     }
 
     /// With `If-Match`, as long as the store takes it. Where it does not, or says that the object is another one, the answer to
@@ -161,36 +149,19 @@ impl PinnedStore {
         let Requests {
             ranges: requests, ..
         } = Requests::plan(ranges, required_count);
-        let mut answers: Vec<(u64, Bytes)> = stream::iter(requests)
-            .map(|range| async move { Ok::<_, Error>((range.start, self.fetch(range).await?)) })
+        let mut answers: Vec<(Range<u64>, Bytes)> = stream::iter(requests)
+            .map(|range| async move {
+                let options = GetOptions::new().with_range(Some(range.clone()));
+                Ok::<_, Error>((range, self.read(options).await?.0))
+            })
             .buffered(MAX_CONCURRENT_REQUESTS)
             .try_collect()
             .await?;
-        answers.sort_unstable_by_key(|(start, _)| *start);
+        answers.sort_unstable_by_key(|(range, _)| range.start);
         ranges
             .iter()
-            .map(|range| {
-                let after = answers.partition_point(|(start, _)| *start <= range.start);
-                let (start, bytes) = after
-                    .checked_sub(1)
-                    .map(|i| &answers[i])
-                    .ok_or_else(|| self.out_of(range))?;
-                let from = usize::try_from(range.start - start).map_err(|_| self.out_of(range))?;
-                let to = usize::try_from(range.end - start).map_err(|_| self.out_of(range))?;
-                match to <= bytes.len() {
-                    true => Ok(bytes.slice(from..to)),
-                    false => Err(self.out_of(range)),
-                }
-            })
+            .map(|range| slice_of(&answers, range).ok_or_else(|| self.wrong_length(range, 0)))
             .collect()
-    }
-
-    fn out_of(&self, range: &Range<u64>) -> Error {
-        unusable(FetchError::WrongLength {
-            path: self.location.to_string(),
-            range: range.clone(),
-            actual: 0,
-        })
     }
 
     async fn read_local(&self, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
@@ -198,19 +169,33 @@ impl PinnedStore {
         let answers = self.inner.get_ranges(&self.location, ranges).await?;
         // Looked at after the bytes: had the file been replaced before or meanwhile, it shows.
         self.verify(&self.inner.head(&self.location).await?)?;
+        if answers.len() != ranges.len() {
+            return Err(unusable(FetchError::WrongCount {
+                path: self.location.to_string(),
+                expected: ranges.len(),
+                actual: answers.len(),
+            }));
+        }
+        for (range, bytes) in ranges.iter().zip(&answers) {
+            self.check_length(range, bytes)?;
+        }
         Ok(answers)
     }
 
-    fn check_length(&self, range: Range<u64>, bytes: &Bytes) -> Result<()> {
+    fn check_length(&self, range: &Range<u64>, bytes: &Bytes) -> Result<()> {
         let actual = bytes.len() as u64;
-        if actual == range.end.saturating_sub(range.start) {
-            return Ok(());
+        match actual == len(range) {
+            true => Ok(()),
+            false => Err(self.wrong_length(range, actual)),
         }
-        Err(unusable(FetchError::WrongLength {
+    }
+
+    fn wrong_length(&self, range: &Range<u64>, actual: u64) -> Error {
+        unusable(FetchError::WrongLength {
             path: self.location.to_string(),
-            range,
+            range: range.clone(),
             actual,
-        }))
+        })
     }
 }
 
@@ -272,7 +257,12 @@ impl ObjectStore for PinnedStore {
         if *location != self.location || options.head {
             return self.inner.get_opts(location, options).await;
         }
-        Ok(self.read(options).await?.1)
+        let (bytes, answer) = self.read(options).await?;
+        let body = stream::once(async move { Ok(bytes) }).boxed();
+        Ok(GetResult {
+            payload: GetResultPayload::Stream(body),
+            ..answer
+        })
     }
 
     async fn get_ranges(&self, location: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
@@ -301,16 +291,6 @@ impl ObjectStore for PinnedStore {
             StoreKind::Remote => self.read_remote(&wanted, required_count).await?,
             StoreKind::LocalFile => self.read_local(&wanted).await?,
         };
-        if answers.len() != wanted.len() {
-            return Err(unusable(FetchError::WrongCount {
-                path: self.location.to_string(),
-                expected: wanted.len(),
-                actual: answers.len(),
-            }));
-        }
-        for (range, bytes) in wanted.iter().zip(&answers) {
-            self.check_length(range.clone(), bytes)?;
-        }
         let mut answers = answers.into_iter();
         Ok(ranges
             .iter()

@@ -8,6 +8,9 @@ use bytes::Bytes;
 use datafusion::execution::memory_pool::MemoryReservation;
 use datafusion::physical_plan::metrics::Count;
 
+use super::coalesce::{len, slice_of};
+use crate::metrics::add_bytes;
+
 /// Holds prefetched row groups until the decoder asks for them or passes them.
 ///
 /// Row groups are keyed by their place in the scan order. A range is handed out once and stays within the row group it was
@@ -27,17 +30,6 @@ struct StagedRowGroup {
     used_bytes: u64,
     /// One for each fetch. Shared by all row groups of it: their buffers may be slices of one allocation.
     reservations: Vec<Arc<MemoryReservation>>,
-}
-
-impl StagedRowGroup {
-    fn covering(&self, range: &Range<u64>) -> Option<&(Range<u64>, Bytes)> {
-        let after = self
-            .chunks
-            .partition_point(|(staged, _)| staged.start <= range.start);
-        self.chunks
-            .get(after.checked_sub(1)?)
-            .filter(|(staged, _)| range.end <= staged.end)
-    }
 }
 
 impl Staging {
@@ -63,7 +55,7 @@ impl Staging {
     pub(crate) fn holds(&self, place: usize, range: &Range<u64>) -> bool {
         self.row_groups
             .get(&place)
-            .is_some_and(|group| group.covering(range).is_some())
+            .is_some_and(|group| slice_of(&group.chunks, range).is_some())
     }
 
     /// Keeps `chunks` for the row group at `place` of the scan order, next to what is kept for it already.
@@ -73,10 +65,7 @@ impl Staging {
         chunks: Vec<(Range<u64>, Bytes)>,
         reservation: Option<Arc<MemoryReservation>>,
     ) {
-        let bytes: u64 = chunks
-            .iter()
-            .map(|(range, _)| range.end - range.start)
-            .sum();
+        let bytes: u64 = chunks.iter().map(|(range, _)| len(range)).sum();
         self.bytes += bytes;
         let group = self.row_groups.entry(place).or_default();
         group.bytes += bytes;
@@ -88,11 +77,8 @@ impl Staging {
     /// The bytes of `range`, where they are staged for the row group at `place`.
     pub(crate) fn take(&mut self, place: usize, range: &Range<u64>) -> Option<Bytes> {
         let group = self.row_groups.get_mut(&place)?;
-        let (staged, bytes) = group.covering(range)?;
-        let from = usize::try_from(range.start - staged.start).ok()?;
-        let to = usize::try_from(range.end - staged.start).ok()?;
-        let slice = bytes.slice(from..to);
-        group.used_bytes += range.end - range.start;
+        let slice = slice_of(&group.chunks, range)?;
+        group.used_bytes += len(range);
         if group.used_bytes >= group.bytes {
             self.remove(place);
         }
@@ -120,8 +106,7 @@ impl Staging {
     fn release(&mut self, group: &StagedRowGroup) {
         self.bytes -= group.bytes;
         let unused = group.bytes.saturating_sub(group.used_bytes);
-        self.unused_bytes
-            .add(usize::try_from(unused).unwrap_or(usize::MAX));
+        add_bytes(&self.unused_bytes, unused);
     }
 }
 

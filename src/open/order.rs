@@ -25,6 +25,8 @@ use parquet::arrow::arrow_reader::statistics::StatisticsConverter;
 use parquet::arrow::arrow_reader::{RowSelection, RowSelector};
 use parquet::file::metadata::{ParquetMetaData, RowGroupMetaData};
 
+use crate::plan::SelectionCursor;
+
 /// What a scan knows of the order that its rows are wanted in.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct SortPushdown {
@@ -315,37 +317,17 @@ fn row_count(index: usize, row_group: &RowGroupMetaData) -> Result<usize> {
 /// Takes a selection over blocks of rows apart at the block boundaries, and puts the parts together
 /// from the last block to the first. Rows that the selection says nothing about are selected.
 fn reverse_selection(selection: RowSelection, block_lens: &[usize]) -> RowSelection {
-    let mut selectors = Vec::from(selection).into_iter();
-    let mut rest: Option<RowSelector> = None;
-    let mut parts: Vec<RowSelector> = Vec::with_capacity(selectors.len() + block_lens.len());
-    let mut block_starts = Vec::with_capacity(block_lens.len());
-    for &block_len in block_lens {
-        block_starts.push(parts.len());
-        let mut missing = block_len;
-        while missing > 0 {
-            let next = rest.take().or_else(|| selectors.next());
-            let selector = next.unwrap_or_else(|| RowSelector::select(missing));
-            let row_count = selector.row_count.min(missing);
-            parts.push(RowSelector {
-                row_count,
-                ..selector
-            });
-            if selector.row_count > row_count {
-                rest = Some(RowSelector {
-                    row_count: selector.row_count - row_count,
-                    ..selector
-                });
-            }
-            missing -= row_count;
-        }
-    }
-    let mut end = parts.len();
-    let blocks = block_starts.into_iter().rev().flat_map(|start| {
-        let block = start..end;
-        end = start;
-        parts[block].iter().copied()
-    });
-    blocks.collect()
+    let mut cursor = SelectionCursor::new(selection);
+    let blocks: Vec<Vec<RowSelector>> = block_lens
+        .iter()
+        .map(|&block_len| {
+            let mut block = cursor.take(block_len);
+            let covered: usize = block.iter().map(|selector| selector.row_count).sum();
+            block.push(RowSelector::select(block_len - covered));
+            block
+        })
+        .collect();
+    blocks.into_iter().rev().flatten().collect()
 }
 
 #[cfg(test)]

@@ -6,5 +6,5 @@ mod row_groups;
 mod widen;
 
 pub(crate) use ranges::RangePlanner;
-pub(crate) use row_groups::{RowGroupRead, ScanOrder};
+pub(crate) use row_groups::{RowGroupRead, ScanOrder, SelectionCursor};
 pub(crate) use widen::{PlannedRowGroup, read_in_passing, widen};

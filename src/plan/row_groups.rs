@@ -45,7 +45,8 @@ impl ScanOrder {
             .map(|(place, &row_group_idx)| {
                 let rows =
                     usize::try_from(metadata.row_group(row_group_idx).num_rows()).unwrap_or(0);
-                let selection = cursor.as_mut().map(|cursor| cursor.take(rows));
+                let selection: Option<RowSelection> =
+                    cursor.as_mut().map(|cursor| cursor.take(rows).into());
                 let selected_rows = selection.as_ref().map_or(rows, RowSelection::row_count);
                 RowGroupRead {
                     place,
@@ -111,20 +112,21 @@ impl ScanOrder {
 }
 
 /// Cuts a selection over many row groups into one for each, in one pass.
-struct SelectionCursor {
+pub(crate) struct SelectionCursor {
     selectors: std::vec::IntoIter<RowSelector>,
     rest: Option<RowSelector>,
 }
 
 impl SelectionCursor {
-    fn new(selection: RowSelection) -> Self {
+    pub(crate) fn new(selection: RowSelection) -> Self {
         let selectors: Vec<RowSelector> = selection.into();
         let mut selectors = selectors.into_iter();
         let rest = selectors.next();
         Self { selectors, rest }
     }
 
-    fn take(&mut self, mut rows: usize) -> RowSelection {
+    /// The selectors of the next `rows` rows; of fewer where the selection ends before.
+    pub(crate) fn take(&mut self, mut rows: usize) -> Vec<RowSelector> {
         let mut taken = Vec::new();
         while rows > 0 {
             let Some(selector) = self.rest else { break };
@@ -143,7 +145,7 @@ impl SelectionCursor {
                 })
             };
         }
-        taken.into()
+        taken
     }
 }
 
@@ -213,7 +215,7 @@ mod tests {
             let mut whole = selection;
             for count in rows {
                 let expected = whole.split_off(count);
-                prop_assert_eq!(cursor.take(count), expected);
+                prop_assert_eq!(RowSelection::from(cursor.take(count)), expected);
             }
         }
     }
