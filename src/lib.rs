@@ -35,7 +35,6 @@
 //!
 //! - Files on a local disk or in memory: there is no round trip to save.
 //! - Scans with a `LIMIT` *and* a filter that keeps most rows: what was prefetched beyond the limit was for nothing.
-//! - Modular encryption: such files are read by stock's scan, see [`metrics::ENCRYPTION_FALLBACK_COUNT`].
 //!
 //! # What it costs
 //!

@@ -21,8 +21,6 @@ pub const FETCH_ROUND_COUNT: &str = "fetch_round_count";
 pub const FETCH_REQUEST_COUNT: &str = "fetch_request_count";
 /// Time the scan waited for I/O, opening files included.
 pub const FETCH_WAIT_TIME: &str = "fetch_wait_time";
-/// Partitions of encrypted files that stock's own scan read, because this crate's does not decrypt yet.
-pub const ENCRYPTION_FALLBACK_COUNT: &str = "encryption_fallback_count";
 
 /// Handles of one partition's metrics.
 #[derive(Debug, Clone)]
@@ -65,12 +63,4 @@ impl ScanMetrics {
 /// Adds a number of bytes to a metric, which counts in `usize`.
 pub(crate) fn add_bytes(count: &Count, bytes: u64) {
     count.add(usize::try_from(bytes).unwrap_or(usize::MAX));
-}
-
-/// Counts a partition that was handed to stock's scan because it may hold encrypted files.
-pub(crate) fn count_encryption_fallback(metrics: &ExecutionPlanMetricsSet, partition: usize) {
-    MetricBuilder::new(metrics)
-        .with_type(MetricType::Summary)
-        .counter(ENCRYPTION_FALLBACK_COUNT, partition)
-        .add(1);
 }

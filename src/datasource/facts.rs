@@ -7,6 +7,8 @@ use datafusion::common::{Result, not_impl_err, plan_err};
 use datafusion::datasource::listing::PartitionedFile;
 use datafusion::datasource::physical_plan::parquet::ParquetFileReaderFactory;
 use datafusion::datasource::physical_plan::{FileSource, ParquetSource};
+use datafusion::execution::parquet_encryption::EncryptionFactory;
+use datafusion::execution::runtime_env::RuntimeEnv;
 use datafusion::physical_expr::expressions::lit;
 use datafusion::physical_expr::projection::ProjectionExprs;
 use datafusion::physical_plan::DisplayFormatType;
@@ -50,6 +52,21 @@ impl SourceFacts {
             metadata_size_hint,
             has_encryption_factory: printed.contains("encryption_factory: Some("),
         })
+    }
+}
+
+/// The encryption factory that `source` has, where `runtime` knows it under the id in its options. A source does not give
+/// its factory away, so it is the same one if it prints the same.
+pub(super) fn encryption_factory_of(
+    source: &ParquetSource,
+    runtime: &RuntimeEnv,
+) -> Option<Arc<dyn EncryptionFactory>> {
+    let id = source.table_parquet_options().crypto.factory_id.as_ref()?;
+    let factory = runtime.parquet_encryption_factory(id).ok()?;
+    let with_factory = source.clone().with_encryption_factory(Arc::clone(&factory));
+    match (bare(source), bare(&with_factory)) {
+        (Ok(own), Ok(expected)) if own == expected => Some(factory),
+        _ => None,
     }
 }
 

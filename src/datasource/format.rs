@@ -20,6 +20,7 @@ use log::debug;
 use object_store::{ObjectMeta, ObjectStore};
 
 use super::factory::PrefetchingParquetFormatFactory;
+use super::facts::encryption_factory_of;
 use super::source::PrefetchingParquetSource;
 use crate::config::{PrefetchOptions, PrefetchSettings, PrefetchTableOptions};
 use crate::fetch::ReaderChoice;
@@ -137,10 +138,12 @@ impl FileFormat for PrefetchingParquetFormat {
         conf: FileScanConfig,
     ) -> Result<Arc<dyn ExecutionPlan>> {
         let mut conf = conf;
+        let mut factory_of_source = None;
         if let Some(source) = conf
             .file_source()
             .downcast_ref::<PrefetchingParquetSource>()
         {
+            factory_of_source = source.encryption_factory().cloned();
             conf.file_source = Arc::new(source.inner().clone());
         }
         let plan = self.inner.create_physical_plan(state, conf).await?;
@@ -156,7 +159,14 @@ impl FileFormat for PrefetchingParquetFormat {
             // Nobody asked for anything, so the plan is stock's, also to whoever takes it apart or sends it elsewhere.
             return Ok(plan);
         }
-        let source = match PrefetchingParquetSource::try_new(source.clone(), settings) {
+        // One that the source has stays there, unless the format's options name another.
+        let encryption_factory =
+            encryption_factory_of(source, state.runtime_env()).or(factory_of_source);
+        let source = match PrefetchingParquetSource::try_new_with_factory_of(
+            source.clone(),
+            settings,
+            encryption_factory,
+        ) {
             Ok(source) => source
                 .with_readers(ReaderChoice::Cached)
                 .with_runtime_env(Arc::clone(state.runtime_env())),

@@ -13,6 +13,7 @@ use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::ExecutionPlan;
 use log::debug;
 
+use super::facts::encryption_factory_of;
 use super::source::PrefetchingParquetSource;
 use crate::config::{PrefetchOptions, PrefetchSettings, PrefetchTableOptions};
 use crate::fetch::ReaderChoice;
@@ -24,8 +25,8 @@ use crate::fetch::ReaderChoice;
 /// are.
 ///
 /// Put it before the rules that push filters, sorts and limits down: a [`ParquetSource`] keeps to itself what a sort
-/// pushdown left in it, so a scan that has already been through one is left alone, with a debug message. Applying the rule
-/// twice changes nothing.
+/// pushdown left in it, so a scan that has already been through one is left alone, with a debug message. So is a scan with
+/// an encryption factory that is not the session's under the id in its options. Applying the rule twice changes nothing.
 pub struct PrefetchRule {
     runtime: Arc<RuntimeEnv>,
 }
@@ -71,14 +72,19 @@ impl PrefetchRule {
         }
         let store = self.runtime.object_store(&config.object_store_url).ok();
         let readers = ReaderChoice::of(source.parquet_file_reader_factory(), store.as_ref());
-        PrefetchingParquetSource::try_new(source.clone(), settings)
-            .inspect_err(|error| debug!("a Parquet scan stays as it is: {error}"))
-            .ok()
-            .map(|source| {
-                source
-                    .with_readers(readers)
-                    .with_runtime_env(Arc::clone(&self.runtime))
-            })
+        let encryption_factory = encryption_factory_of(source, &self.runtime);
+        PrefetchingParquetSource::try_new_with_factory_of(
+            source.clone(),
+            settings,
+            encryption_factory,
+        )
+        .inspect_err(|error| debug!("a Parquet scan stays as it is: {error}"))
+        .ok()
+        .map(|source| {
+            source
+                .with_readers(readers)
+                .with_runtime_env(Arc::clone(&self.runtime))
+        })
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::TreeNodeRecursion;
-use datafusion::common::{Result, internal_datafusion_err};
+use datafusion::common::{Result, internal_datafusion_err, plan_err};
 use datafusion::config::TableParquetOptions;
 use datafusion::datasource::listing::PartitionedFile;
 use datafusion::datasource::physical_plan::parquet::ParquetFileReaderFactory;
@@ -14,6 +14,7 @@ use datafusion::datasource::physical_plan::{
 };
 use datafusion::datasource::source::DataSourceExec;
 use datafusion::datasource::table_schema::TableSchema;
+use datafusion::execution::parquet_encryption::EncryptionFactory;
 use datafusion::execution::runtime_env::RuntimeEnv;
 use datafusion::physical_expr::projection::ProjectionExprs;
 use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr, PhysicalSortExpr};
@@ -28,10 +29,10 @@ use super::facts::SourceFacts;
 use super::opener::{OpenerMorselizer, PrefetchingParquetOpener};
 use crate::config::{PrefetchOptions, PrefetchSettings, PrefetchTableOptions};
 use crate::fetch::{ReaderChoice, ReaderFactory};
-use crate::metrics::{ScanMetrics, count_encryption_fallback};
+use crate::metrics::ScanMetrics;
 use crate::open::order::{SortPushdown, SortPushdownOutcome, reorder_files, sort_pushdown};
 use crate::open::virtual_columns::VirtualColumns;
-use crate::open::{PruningSwitches, RowFilterSettings, ScanContext, int96_coercion};
+use crate::open::{Decryption, PruningSwitches, RowFilterSettings, ScanContext, int96_coercion};
 
 /// A [`FileSource`] that plans as [`ParquetSource`] does and prefetches row groups while it reads.
 ///
@@ -50,7 +51,8 @@ pub struct PrefetchingParquetSource {
     sort: SortPushdown,
     batch_size: Option<usize>,
     metadata_size_hint: Option<usize>,
-    is_maybe_encrypted: bool,
+    /// The one that `inner` has, which does not give it away.
+    encryption_factory: Option<Arc<dyn EncryptionFactory>>,
     readers: ReaderChoice,
     runtime: Option<Arc<RuntimeEnv>>,
     /// The options of its table, while the session's have not been asked.
@@ -61,14 +63,32 @@ impl PrefetchingParquetSource {
     /// Wraps `inner`, with `settings` as they are.
     ///
     /// # Errors
-    /// Where `inner` has already been through [`FileSource::try_pushdown_sort`]: what that leaves in a stock source is
-    /// private to it, and would be lost.
+    /// Where `inner` has already been through [`FileSource::try_pushdown_sort`], or has an encryption factory and no
+    /// decryption properties, which would go before it: both are private to a stock source, and would be lost. Give the
+    /// factory to [`Self::with_encryption_factory`] instead.
     pub fn try_new(inner: ParquetSource, settings: PrefetchSettings) -> Result<Self> {
+        Self::try_new_with_factory_of(inner, settings, None)
+    }
+
+    /// As [`Self::try_new`], for who knows the encryption factory that `inner` has.
+    pub(super) fn try_new_with_factory_of(
+        inner: ParquetSource,
+        settings: PrefetchSettings,
+        encryption_factory: Option<Arc<dyn EncryptionFactory>>,
+    ) -> Result<Self> {
         let facts = SourceFacts::of(&inner)?;
-        let crypto = &inner.table_parquet_options().crypto;
-        let is_maybe_encrypted = facts.has_encryption_factory
-            || crypto.file_decryption.is_some()
-            || crypto.factory_id.is_some();
+        let needs_factory = facts.has_encryption_factory
+            && inner
+                .table_parquet_options()
+                .crypto
+                .file_decryption
+                .is_none();
+        if needs_factory && encryption_factory.is_none() {
+            return plan_err!(
+                "the encryption factory of this Parquet scan is private to it, and is not the one that the session has \
+                under the id in its options"
+            );
+        }
         let readers = ReaderChoice::of(inner.parquet_file_reader_factory(), None);
         Ok(Self {
             inner,
@@ -76,7 +96,7 @@ impl PrefetchingParquetSource {
             sort: SortPushdown::default(),
             batch_size: None,
             metadata_size_hint: facts.metadata_size_hint,
-            is_maybe_encrypted,
+            encryption_factory,
             readers,
             runtime: None,
             unsettled: None,
@@ -86,6 +106,14 @@ impl PrefetchingParquetSource {
     /// Accounts for prefetched bytes in the memory pool of `runtime`, and shares its cache of file metadata.
     pub fn with_runtime_env(mut self, runtime: Arc<RuntimeEnv>) -> Self {
         self.runtime = Some(runtime);
+        self
+    }
+
+    /// Asks `factory` for the keys of each file, unless the table's options hold decryption properties. The factory is given
+    /// the `factory_options` in them.
+    pub fn with_encryption_factory(mut self, factory: Arc<dyn EncryptionFactory>) -> Self {
+        self.inner = self.inner.with_encryption_factory(Arc::clone(&factory));
+        self.encryption_factory = Some(factory);
         self
     }
 
@@ -126,6 +154,11 @@ impl PrefetchingParquetSource {
         self.settings
     }
 
+    /// The factory that this scan asks for keys, if it has one.
+    pub fn encryption_factory(&self) -> Option<&Arc<dyn EncryptionFactory>> {
+        self.encryption_factory.as_ref()
+    }
+
     /// The session's means that this scan uses, if it was given them.
     pub fn runtime_env(&self) -> Option<&Arc<RuntimeEnv>> {
         self.runtime.as_ref()
@@ -140,7 +173,7 @@ impl PrefetchingParquetSource {
 
     /// Whether stock's scan reads the files.
     fn is_read_by_stock(&self) -> bool {
-        self.settings.is_off() || self.is_maybe_encrypted
+        self.settings.is_off()
     }
 
     fn rewrap(&self, inner: &Arc<dyn FileSource>) -> Result<Self> {
@@ -164,6 +197,7 @@ impl PrefetchingParquetSource {
     ) -> Result<ScanContext> {
         let options: &TableParquetOptions = self.inner.table_parquet_options();
         let global = &options.global;
+        let decryption = Decryption::try_new(options, self.encryption_factory.as_ref())?;
         let projection = self
             .inner
             .projection()
@@ -222,6 +256,7 @@ impl PrefetchingParquetSource {
                 .expr_adapter_factory
                 .clone()
                 .unwrap_or_else(|| Arc::new(DefaultPhysicalExprAdapterFactory) as _),
+            decryption,
             readers,
             settings: self.settings,
             memory_pool: self
@@ -265,9 +300,6 @@ impl FileSource for PrefetchingParquetSource {
         partition: usize,
     ) -> Result<Box<dyn Morselizer>> {
         if self.is_read_by_stock() {
-            if !self.settings.is_off() {
-                count_encryption_fallback(self.inner.metrics(), partition);
-            }
             return self
                 .inner
                 .create_morselizer(object_store, base_config, partition);

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
 use datafusion::common::Result;
+use datafusion::common::encryption::FileDecryptionProperties;
 use datafusion::datasource::listing::PartitionedFile;
 use datafusion::datasource::physical_plan::parquet::ParquetFileMetrics;
 use datafusion::physical_expr::PhysicalExpr;
@@ -24,6 +25,8 @@ pub(crate) struct OpeningFile {
     pub(super) file_name: String,
     pub(super) readers: FileReaders,
     pub(super) reader: FileReader,
+    /// What its keys are; `None` before they are asked for, and where there are none.
+    pub(super) decryption: Option<Arc<FileDecryptionProperties>>,
     /// Schema of the scan's batches.
     pub(super) output_schema: SchemaRef,
     /// Over the logical file schema, partition columns and constants replaced by their values.
@@ -83,6 +86,7 @@ impl OpeningFile {
             file_name,
             readers,
             reader,
+            decryption: None,
             output_schema,
             projection,
             predicate,
@@ -91,6 +95,14 @@ impl OpeningFile {
             baseline_metrics,
             predicate_creation_errors,
         })
+    }
+
+    /// Asks for the file's keys: before anything else, so that a factory sees each file of the scan and its errors come
+    /// first, as in stock.
+    pub(crate) async fn load_keys(mut self) -> Result<Self> {
+        let location = &self.file.object_meta.location;
+        self.decryption = self.scan.decryption.properties_of(location).await?;
+        Ok(self)
     }
 
     /// Ends here, with `None`, where statistics and partition values rule the whole file out.

@@ -40,6 +40,11 @@ impl OpeningFile {
         if let Some(schema) = &self.file.arrow_schema {
             options = options.with_schema(Arc::clone(schema));
         }
+        // Stock's readers neither put what is read with keys into the shared cache of metadata, nor look there for it. The
+        // metadata keeps the keys for whatever is read later.
+        if let Some(properties) = &self.decryption {
+            options = options.with_file_decryption_properties(Arc::clone(properties));
+        }
         let timer = self.file_metrics.metadata_load_time.timer();
         let metadata = ArrowReaderMetadata::load_async(&mut self.reader, options.clone()).await?;
         timer.done();

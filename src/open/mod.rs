@@ -3,7 +3,7 @@
 //! Each step of opening consumes the one before and has a type of its own, which holds what has been earned so far:
 //!
 //! ```text
-//! OpeningFile --prune_file--> OpeningFile --load_metadata--> LoadedFile --adapt--> AdaptedFile
+//! OpeningFile --load_keys, prune_file--> OpeningFile --load_metadata--> LoadedFile --adapt--> AdaptedFile
 //!     --prune_row_groups--> PrunedFile --load_page_index, prune_with_bloom_filters--> PrunedFile --plan--> FileScan
 //! ```
 
@@ -15,6 +15,7 @@ pub(crate) mod projection;
 pub(crate) mod virtual_columns;
 
 mod bloom;
+mod decryption;
 mod file;
 mod metadata;
 mod page_index;
@@ -22,6 +23,7 @@ mod plan;
 mod prune;
 mod scan;
 
+pub(crate) use decryption::Decryption;
 pub(crate) use scan::{PruningSwitches, RowFilterSettings, ScanContext, int96_coercion};
 
 use arrow::array::RecordBatch;
@@ -37,12 +39,13 @@ use self::file::OpeningFile;
 ///
 /// # Errors
 /// What stock's scan reports for the same file: a store's error, metadata that does not parse, access plans that do not
-/// fit the file, expressions that cannot be adapted to its schema.
+/// fit the file, expressions that cannot be adapted to its schema, keys that are missing or wrong.
 pub(crate) async fn open(
     scan: Arc<ScanContext>,
     file: PartitionedFile,
 ) -> Result<BoxStream<'static, Result<RecordBatch>>> {
-    let Some(file) = OpeningFile::try_new(scan, file)?.prune_file()? else {
+    let file = OpeningFile::try_new(scan, file)?.load_keys().await?;
+    let Some(file) = file.prune_file()? else {
         return Ok(stream::empty().boxed());
     };
     file.load_metadata()

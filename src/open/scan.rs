@@ -11,6 +11,7 @@ use datafusion::physical_expr::projection::ProjectionExprs;
 use datafusion::physical_expr_adapter::PhysicalExprAdapterFactory;
 use datafusion::physical_plan::metrics::ExecutionPlanMetricsSet;
 
+use super::decryption::Decryption;
 use super::order::SortPushdown;
 use super::virtual_columns::VirtualColumns;
 use crate::config::PrefetchSettings;
@@ -39,6 +40,7 @@ pub(crate) struct ScanContext {
     pub(crate) pruning: PruningSwitches,
     pub(crate) row_filter: RowFilterSettings,
     pub(crate) expr_adapter_factory: Arc<dyn PhysicalExprAdapterFactory>,
+    pub(crate) decryption: Decryption,
     pub(crate) readers: ReaderFactory,
     pub(crate) settings: PrefetchSettings,
     pub(crate) memory_pool: Option<Arc<dyn MemoryPool>>,
