@@ -22,6 +22,18 @@ pub const FETCH_REQUEST_COUNT: &str = "fetch_request_count";
 /// Time the scan waited for I/O, opening files included.
 pub const FETCH_WAIT_TIME: &str = "fetch_wait_time";
 
+/// Every metric above, for whoever has to tell them from stock's.
+pub const NAMES: &[&str] = &[
+    PREFETCHED_ROW_GROUP_COUNT,
+    PREFETCHED_BYTES,
+    PREFETCH_UNUSED_BYTES,
+    PREFETCH_REFUSED_COUNT,
+    PREFETCH_RETRY_COUNT,
+    FETCH_ROUND_COUNT,
+    FETCH_REQUEST_COUNT,
+    FETCH_WAIT_TIME,
+];
+
 /// Handles of one partition's metrics.
 #[derive(Debug, Clone)]
 pub(crate) struct ScanMetrics {
