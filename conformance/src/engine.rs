@@ -32,15 +32,33 @@ pub(crate) struct Seen {
 pub(crate) struct Engine {
     inner: DataFusion,
     is_ours: bool,
+    /// The folder that stands for the source tree, as a path of the local object store.
+    root: String,
     seen: Arc<Mutex<Seen>>,
 }
 
 impl Engine {
-    pub(crate) fn new(inner: DataFusion, is_ours: bool, seen: Arc<Mutex<Seen>>) -> Self {
+    pub(crate) fn new(
+        inner: DataFusion,
+        is_ours: bool,
+        root: String,
+        seen: Arc<Mutex<Seen>>,
+    ) -> Self {
         Self {
             inner,
             is_ours,
+            root,
             seen,
+        }
+    }
+}
+
+/// The runner replaces the folder of the source tree by this name. It knows that folder from where it was compiled, which is
+/// not where the files run here. Of stock's output too.
+fn name_root(rows: &mut [Vec<String>], root: &str) {
+    for cell in rows.iter_mut().flatten() {
+        if cell.contains(root) {
+            *cell = cell.replace(root, "WORKSPACE_ROOT");
         }
     }
 }
@@ -53,6 +71,9 @@ impl AsyncDB for Engine {
     async fn run(&mut self, sql: &str) -> Result<DFOutput, DFSqlLogicTestError> {
         let mut result = self.inner.run(sql).await;
         let mut rules = Vec::new();
+        if let Ok(DBOutput::Rows { rows, .. }) = &mut result {
+            name_root(rows, &self.root);
+        }
         if self.is_ours
             && let Ok(DBOutput::Rows { rows, .. }) = &mut result
         {

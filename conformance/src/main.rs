@@ -17,6 +17,7 @@ mod normalize;
 mod report;
 mod run;
 mod sandbox;
+mod stock_failures;
 
 use std::error::Error;
 use std::process::ExitCode;

@@ -1,9 +1,11 @@
 //! Where our output says more than stock's by intention, and how it is brought into stock's form.
 
 use std::fmt;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
-use datafusion_parquet_prefetch::{PrefetchOptions, metrics};
+use datafusion::execution::runtime_env::RuntimeEnv;
+use datafusion::physical_optimizer::PhysicalOptimizerRule;
+use datafusion_parquet_prefetch::{PrefetchOptions, PrefetchRule, metrics};
 use regex::Regex;
 
 /// A reason for our output to differ from stock's.
@@ -14,6 +16,8 @@ pub(crate) enum Rule {
     SettingsInExplain,
     /// `EXPLAIN ANALYZE` shows our metrics among stock's.
     OwnMetrics,
+    /// `EXPLAIN VERBOSE` names every optimizer rule, and so ours.
+    OwnOptimizerRule,
     /// `SHOW ALL` and `information_schema.df_settings` list our options, as they list those of every extension.
     OwnOptions,
 }
@@ -23,6 +27,7 @@ impl fmt::Display for Rule {
         f.write_str(match self {
             Self::SettingsInExplain => "settings in EXPLAIN",
             Self::OwnMetrics => "own metrics",
+            Self::OwnOptimizerRule => "own optimizer rule",
             Self::OwnOptions => "own options",
         })
     }
@@ -50,6 +55,12 @@ static METRICS: LazyLock<(Regex, Regex)> = LazyLock::new(|| {
     )
 });
 
+/// What `EXPLAIN VERBOSE` says of the plan after our rule, where that changed nothing.
+static OPTIMIZER_RULE: LazyLock<String> = LazyLock::new(|| {
+    let rule = PrefetchRule::new(Arc::new(RuntimeEnv::default()));
+    format!("physical_plan after {}", rule.name())
+});
+
 #[expect(clippy::expect_used, reason = "all patterns are made of escaped names")]
 fn pattern(text: &str) -> Regex {
     Regex::new(text).expect("a valid pattern")
@@ -62,6 +73,14 @@ pub(crate) fn normalize(rows: &mut Vec<Vec<String>>) -> Vec<Rule> {
     rows.retain(|row| !row.first().is_some_and(|name| is_own_option(name)));
     if rows.len() < count {
         rules.push(Rule::OwnOptions);
+    }
+    let count = rows.len();
+    rows.retain(|row| {
+        !row.first()
+            .is_some_and(|name| *name == *OPTIMIZER_RULE && row.len() == 2)
+    });
+    if rows.len() < count {
+        rules.push(Rule::OwnOptimizerRule);
     }
     for cell in rows.iter_mut().flatten() {
         if !cell.contains("DataSourceExec") {
@@ -134,6 +153,17 @@ mod tests {
             vec!["parquet_prefetch.other".to_owned(), "0".to_owned()],
         ];
         assert_eq!(normalize(&mut rows), [Rule::OwnOptions]);
+        assert_eq!(rows.len(), 1);
+    }
+
+    #[test]
+    fn our_optimizer_rule_is_taken_out_where_it_changed_nothing() {
+        let row = |name: &str, plan: &str| vec![name.to_owned(), plan.to_owned()];
+        let mut rows = vec![
+            row("physical_plan after join_selection", "SAME TEXT AS ABOVE"),
+            row(OPTIMIZER_RULE.as_str(), "SAME TEXT AS ABOVE"),
+        ];
+        assert_eq!(normalize(&mut rows), [Rule::OwnOptimizerRule]);
         assert_eq!(rows.len(), 1);
     }
 

@@ -2,14 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::sync::LazyLock;
-
-use regex::Regex;
 
 use crate::engine::Outcome;
 use crate::mode::Mode;
 use crate::normalize::Rule;
 use crate::run::{FileRun, RecordRun};
+use crate::stock_failures::StockFailures;
 
 /// Stock's run of all files, and ours beside it.
 pub(crate) struct Report {
@@ -139,20 +137,16 @@ impl Report {
     fn render_stock_failures(&self, text: &mut String, one_by_one: bool) {
         let mut reasons: BTreeMap<(String, String), usize> = BTreeMap::new();
         for file in &self.stock {
-            let mut missing_before = false;
-            for record in file.records.iter().filter(|record| record.fault.is_some()) {
-                let reason = reason_of(record, missing_before);
-                missing_before |= reason.is_outside_data;
+            let mut reasons_of_file = StockFailures::default();
+            for record in &file.records {
+                let Some(reason) = reasons_of_file.reason(record) else {
+                    continue;
+                };
                 if one_by_one {
-                    line(
-                        text,
-                        &format!(
-                            "stock fails {}: {}\n{}",
-                            record.location, reason.text, record.sql
-                        ),
-                    );
+                    let (location, sql) = (&record.location, &record.sql);
+                    line(text, &format!("stock fails {location}: {reason}\n{sql}"));
                 }
-                *reasons.entry((reason.text, file.name.clone())).or_default() += 1;
+                *reasons.entry((reason, file.name.clone())).or_default() += 1;
             }
         }
         line(
@@ -220,45 +214,5 @@ fn same(stock: Option<&Outcome>, ours: Option<&Outcome>) -> bool {
             types == our_types && sorted(rows) == sorted(our_rows)
         }
         (stock, ours) => stock == ours,
-    }
-}
-
-/// Why stock fails a record.
-struct Reason {
-    text: String,
-    is_outside_data: bool,
-}
-
-/// Paths of data that the crate of the test files does not carry.
-static OUTSIDE_DATA: LazyLock<Option<Regex>> = LazyLock::new(|| {
-    Regex::new(r"(parquet-testing|testing/data|core/tests/data|core/tests/tpch-csv|tpch/data|datafusion-testing|clickbench|arrow-testing)").ok()
-});
-
-fn reason_of(record: &RecordRun, missing_before: bool) -> Reason {
-    let outcome = match &record.outcome {
-        Some(Outcome::Error(error)) => error.as_str(),
-        _ => "",
-    };
-    let said = format!("{outcome}\n{}", record.sql);
-    let outside = OUTSIDE_DATA
-        .as_ref()
-        .and_then(|pattern| pattern.find(&said));
-    if let Some(found) = outside {
-        return Reason {
-            text: format!("needs {}, which is not in the crate", found.as_str()),
-            is_outside_data: true,
-        };
-    }
-    let is_missing_table = outcome.contains("not found") || outcome.contains("doesn't exist");
-    if missing_before && is_missing_table {
-        return Reason {
-            text: "needs a table over data that is not in the crate".to_owned(),
-            is_outside_data: false,
-        };
-    }
-    let fault = record.fault.as_deref().unwrap_or_default();
-    Reason {
-        text: fault.lines().take(6).collect::<Vec<_>>().join(" | "),
-        is_outside_data: false,
     }
 }

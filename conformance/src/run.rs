@@ -80,7 +80,8 @@ async fn run_file(file: &TestFile, mode: Option<Mode>) -> Result<Vec<RecordRun>,
             ProgressBar::hidden(),
         )
         .with_config_change_errors(Arc::clone(&config_faults));
-        Ok(Engine::new(engine, mode.is_some(), Arc::clone(&seen)))
+        let root = file.root.clone();
+        Ok(Engine::new(engine, mode.is_some(), root, Arc::clone(&seen)))
     });
     runner.add_label("Datafusion");
     runner.with_column_validator(strict_column_validator);

@@ -21,6 +21,7 @@ pub(crate) struct Sandbox {
     /// Removes the folder on drop.
     _folder: TempDir,
     test_files: PathBuf,
+    root: String,
 }
 
 /// One sqllogictest file.
@@ -30,6 +31,9 @@ pub(crate) struct TestFile {
     pub(crate) path: PathBuf,
     /// Within the folder of all test files.
     pub(crate) relative_path: PathBuf,
+    /// The folder that stands for the source tree of DataFusion while the file runs, without the slash at its start: so
+    /// plans name it.
+    pub(crate) root: String,
 }
 
 impl TestFile {
@@ -56,9 +60,11 @@ impl Sandbox {
         }
         symlink(source.join("data"), crate_folder.join("data"))?;
         env::set_current_dir(&crate_folder)?;
+        let root = folder.path().canonicalize()?.display().to_string();
         Ok(Self {
             _folder: folder,
             test_files,
+            root: root.trim_start_matches('/').to_owned(),
         })
     }
 
@@ -73,6 +79,7 @@ impl Sandbox {
                 touching.push(TestFile {
                     relative_path: path.strip_prefix(&self.test_files)?.to_owned(),
                     path,
+                    root: self.root.clone(),
                 });
             }
         }

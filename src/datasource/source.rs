@@ -342,14 +342,12 @@ impl FileSource for PrefetchingParquetSource {
 
     fn fmt_extra(&self, t: DisplayFormatType, f: &mut fmt::Formatter) -> fmt::Result {
         self.inner.fmt_extra(t, f)?;
-        if self.settings.is_off() {
-            return Ok(());
-        }
         match t {
-            DisplayFormatType::Default | DisplayFormatType::Verbose => {
+            DisplayFormatType::Default | DisplayFormatType::Verbose if !self.settings.is_off() => {
                 write!(f, ", {}", self.settings)
             }
-            DisplayFormatType::TreeRender => writeln!(f, "{}", self.settings),
+            // The tree names the scan and its predicate only, and none of stock's settings either.
+            _ => Ok(()),
         }
     }
 

@@ -34,12 +34,13 @@ impl Need {
         names.into_iter().rev().fold(Self::Whole, wrap)
     }
 
-    /// What a cast of `source` to `target` looks at.
+    /// What a cast of `source` to `target` looks at, or `None` where it cannot be left at that: a struct of which it looks at
+    /// no field would not be read at all.
     ///
     /// A cast between structs takes its source fields by the names in the target, also below
     /// `List` and `LargeList`, and ignores the others. A type it converts in another way (a map,
     /// for instance, whose entries are matched by position) is needed whole.
-    pub(crate) fn cast(source: &DataType, target: &DataType) -> Self {
+    pub(crate) fn cast(source: &DataType, target: &DataType) -> Option<Self> {
         match (source, target) {
             (DataType::Struct(source), DataType::Struct(target)) => {
                 // Of fields with the same name the first counts, so it is inserted last.
@@ -51,17 +52,17 @@ impl Need {
                 let mut fields = BTreeMap::<String, Need>::new();
                 for field in source {
                     if let Some(target) = by_name.get(field.name().as_str()) {
-                        let need = Self::cast(field.data_type(), target.data_type());
+                        let need = Self::cast(field.data_type(), target.data_type())?;
                         fields.entry(field.name().clone()).or_default().merge(need);
                     }
                 }
-                Self::Fields(fields)
+                (!fields.is_empty()).then_some(Self::Fields(fields))
             }
             (DataType::List(source), DataType::List(target))
             | (DataType::LargeList(source), DataType::LargeList(target)) => {
                 Self::cast(source.data_type(), target.data_type())
             }
-            _ => Self::Whole,
+            _ => Some(Self::Whole),
         }
     }
 
@@ -285,7 +286,7 @@ mod tests {
                 int("b"),
             ],
         );
-        let need = Need::cast(field.data_type(), target.data_type());
+        let need = Need::cast(field.data_type(), target.data_type()).unwrap();
         let (kept, emitted) = walk(field, &need);
         assert_eq!(kept, [12]);
         assert_eq!(
@@ -299,9 +300,12 @@ mod tests {
         let item = || Arc::new(group("item", vec![int("x"), int("y")]));
         let small = DataType::List(item());
         let large = DataType::LargeList(item());
-        assert_eq!(Need::cast(&small, &large), Need::Whole);
+        assert_eq!(Need::cast(&small, &large), Some(Need::Whole));
         let maps = map("m", group("v", vec![int("x"), int("y")]));
-        assert_eq!(Need::cast(maps.data_type(), maps.data_type()), Need::Whole);
+        assert_eq!(
+            Need::cast(maps.data_type(), maps.data_type()),
+            Some(Need::Whole)
+        );
     }
 
     #[test]
@@ -309,8 +313,7 @@ mod tests {
         let field = group("s", vec![int("a"), group("t", vec![int("x"), int("y")])]);
         assert_eq!(walk(field.clone(), &path(&["absent"])).0, [10, 11, 12]);
         let target = group("s", vec![group("t", vec![int("absent")])]);
-        let need = Need::cast(field.data_type(), target.data_type());
-        assert_eq!(walk(field, &need).0, [11, 12]);
+        assert_eq!(Need::cast(field.data_type(), target.data_type()), None);
     }
 
     #[test]
