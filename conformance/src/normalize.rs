@@ -17,7 +17,7 @@ pub(crate) enum Rule {
     /// `EXPLAIN ANALYZE` shows our metrics among stock's.
     OwnMetrics,
     /// `EXPLAIN VERBOSE` names every optimizer rule, and so ours.
-    OwnOptimizerRule,
+    OwnOptimizer,
     /// `SHOW ALL` and `information_schema.df_settings` list our options, as they list those of every extension.
     OwnOptions,
 }
@@ -27,7 +27,7 @@ impl fmt::Display for Rule {
         f.write_str(match self {
             Self::SettingsInExplain => "settings in EXPLAIN",
             Self::OwnMetrics => "own metrics",
-            Self::OwnOptimizerRule => "own optimizer rule",
+            Self::OwnOptimizer => "own optimizer rule",
             Self::OwnOptions => "own options",
         })
     }
@@ -80,7 +80,7 @@ pub(crate) fn normalize(rows: &mut Vec<Vec<String>>) -> Vec<Rule> {
             .is_some_and(|name| *name == *OPTIMIZER_RULE && row.len() == 2)
     });
     if rows.len() < count {
-        rules.push(Rule::OwnOptimizerRule);
+        rules.push(Rule::OwnOptimizer);
     }
     for cell in rows.iter_mut().flatten() {
         if !cell.contains("DataSourceExec") {
@@ -163,7 +163,7 @@ mod tests {
             row("physical_plan after join_selection", "SAME TEXT AS ABOVE"),
             row(OPTIMIZER_RULE.as_str(), "SAME TEXT AS ABOVE"),
         ];
-        assert_eq!(normalize(&mut rows), [Rule::OwnOptimizerRule]);
+        assert_eq!(normalize(&mut rows), [Rule::OwnOptimizer]);
         assert_eq!(rows.len(), 1);
     }
 

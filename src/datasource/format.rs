@@ -27,7 +27,8 @@ use crate::fetch::ReaderChoice;
 
 /// The Parquet format with scans that prefetch.
 ///
-/// Schema, statistics and writing are [`ParquetFormat`]'s. A scan takes its settings when it is planned, from the table's
+/// Schema, statistics and writing are [`ParquetFormat`]'s; statistics of files that are read with keys are not inferred, since a
+/// listing table would share them with sessions that have no keys. A scan takes its settings when it is planned, from the table's
 /// own options and the session's as they are then (see [`PrefetchSettings`] for which wins).
 ///
 /// Registered by [`PrefetchingParquetFormatFactory`] for `STORED AS PARQUET`; construct one yourself for
@@ -56,6 +57,15 @@ impl PrefetchingParquetFormat {
     /// The wrapped format.
     pub fn inner(&self) -> &ParquetFormat {
         &self.inner
+    }
+
+    /// Whether what is inferred of a file may hold decrypted values. A listing table keeps statistics in a cache of the runtime
+    /// environment, where a session without the keys finds them too.
+    fn withholds_statistics(&self, state: &dyn Session) -> bool {
+        let crypto = &self.inner.options().crypto;
+        let options = PrefetchOptions::from_config(state.config_options());
+        (crypto.file_decryption.is_some() || crypto.factory_id.is_some())
+            && !PrefetchSettings::resolve(&self.table_options, &options).is_off()
     }
 
     /// The table's own prefetching options.
@@ -103,6 +113,9 @@ impl FileFormat for PrefetchingParquetFormat {
         table_schema: SchemaRef,
         object: &ObjectMeta,
     ) -> Result<Statistics> {
+        if self.withholds_statistics(state) {
+            return Ok(Statistics::new_unknown(&table_schema));
+        }
         self.inner
             .infer_stats(state, store, table_schema, object)
             .await
@@ -127,6 +140,11 @@ impl FileFormat for PrefetchingParquetFormat {
         table_schema: SchemaRef,
         object: &ObjectMeta,
     ) -> Result<FileMeta> {
+        if self.withholds_statistics(state) {
+            let statistics = Statistics::new_unknown(&table_schema);
+            let ordering = self.infer_ordering(state, store, table_schema, object);
+            return Ok(FileMeta::new(statistics).with_ordering(ordering.await?));
+        }
         self.inner
             .infer_stats_and_ordering(state, store, table_schema, object)
             .await
