@@ -1,17 +1,22 @@
 //! The options: what they are called, what they accept, and whose word counts.
 
 mod byte_size;
+mod conditional;
+mod count;
 mod definition;
 mod settings;
+mod value;
 
 use std::any::Any;
 use std::ffi::OsString;
+use std::num::NonZeroUsize;
 
 use datafusion::common::config_err;
 use datafusion::config::{ConfigEntry, ConfigExtension, ConfigOptions, ExtensionOptions};
 use datafusion::error::Result;
 use datafusion::prelude::SessionConfig;
 
+pub use conditional::ConditionalReadAhead;
 pub use definition::OptionDefinition;
 pub use settings::{PrefetchSettings, PrefetchTableOptions};
 
@@ -94,6 +99,41 @@ impl PrefetchOptions {
     /// With this budget for row-group prefetch in bytes; 0 is off.
     pub fn with_prefetch_size_bytes(mut self, bytes: u64) -> Self {
         self.settings.prefetch_size_bytes = bytes;
+        self
+    }
+
+    /// With this budget of one partition's scan for reading ahead in the background, in bytes; 0 is
+    /// off.
+    pub fn with_read_ahead_bytes(mut self, bytes: u64) -> Self {
+        self.settings.read_ahead_bytes = bytes;
+        self
+    }
+
+    /// With this answer to whether bytes that are needed only if a row filter keeps rows are read
+    /// ahead too.
+    pub fn with_read_ahead_conditional(mut self, conditional: ConditionalReadAhead) -> Self {
+        self.settings.read_ahead_conditional = conditional;
+        self
+    }
+
+    /// With this many files of one partition's scan that may be opened ahead of the one that is
+    /// being decoded; 0 keeps read-ahead within that file.
+    pub fn with_read_ahead_files(mut self, files: usize) -> Self {
+        self.settings.read_ahead_files = files;
+        self
+    }
+
+    /// With requests split, and the parts fetched in parallel, that are for more bytes than this; 0
+    /// never splits.
+    pub fn with_max_request_bytes(mut self, bytes: u64) -> Self {
+        self.settings.max_request_bytes = bytes;
+        self
+    }
+
+    /// With at most this many requests of one scan, all its partitions together, in flight at the
+    /// same time.
+    pub fn with_max_requests(mut self, requests: NonZeroUsize) -> Self {
+        self.settings.max_requests = requests;
         self
     }
 

@@ -55,7 +55,9 @@ mod open;
 mod plan;
 mod session;
 
-pub use config::{OptionDefinition, PrefetchOptions, PrefetchSettings, PrefetchTableOptions};
+pub use config::{
+    ConditionalReadAhead, OptionDefinition, PrefetchOptions, PrefetchSettings, PrefetchTableOptions,
+};
 pub use datasource::{
     PrefetchRule, PrefetchingParquetFormat, PrefetchingParquetFormatFactory,
     PrefetchingParquetOpener, PrefetchingParquetSource,

@@ -2,12 +2,14 @@
 //! option goes through it.
 
 use std::fmt;
+use std::num::NonZeroUsize;
 
 use datafusion::common::config_err;
 use datafusion::config::{ConfigEntry, ConfigExtension};
 use datafusion::error::Result;
 
-use super::byte_size;
+use super::conditional::ConditionalReadAhead;
+use super::value::{OptionValue, Refusal};
 use super::{PrefetchOptions, PrefetchSettings, PrefetchTableOptions};
 
 /// Where DataFusion keeps the options of its Parquet scans.
@@ -17,17 +19,67 @@ const DATAFUSION_NAMESPACE: &str = "datafusion.execution.parquet";
 const TABLE_NAMESPACE: &str = "format";
 
 /// Every option, in the order in which they are documented and shown.
-pub(super) static DEFINITIONS: &[OptionDefinition] = &[OptionDefinition {
-    name: "prefetch_size",
-    description: "Budget in bytes of a Parquet scan for row-group prefetch: when a read is \
-         needed anyway, it is widened by the projected columns of complete subsequent row groups \
-         while all bytes buffered, required and prefetched fit. What is required is always read. \
-         0 turns prefetch off",
-    kind: Kind::ByteSize(Field {
-        settings: |settings| &mut settings.prefetch_size_bytes,
-        table: |table| &mut table.prefetch_size_bytes,
-    }),
-}];
+pub(super) static DEFINITIONS: &[OptionDefinition] = &[
+    OptionDefinition {
+        name: "prefetch_size",
+        description: "Budget in bytes of a Parquet scan for row-group prefetch: when a read is \
+             needed anyway, it is widened by the projected columns of complete subsequent row \
+             groups while all bytes buffered, required and prefetched fit. What is required is \
+             always read. 0 turns prefetch off",
+        field: &Field::<u64> {
+            settings: |settings| &mut settings.prefetch_size_bytes,
+            table: |table| &mut table.prefetch_size_bytes,
+        },
+    },
+    OptionDefinition {
+        name: "read_ahead_bytes",
+        description: "Budget in bytes of one partition's scan for reading ahead in the \
+             background: while a row group decodes, later bytes of the scan, of the same file and \
+             of later files, are fetched in the order in which decoding will need them. What is \
+             required is always read. 0 turns read-ahead off",
+        field: &Field::<u64> {
+            settings: |settings| &mut settings.read_ahead_bytes,
+            table: |table| &mut table.read_ahead_bytes,
+        },
+    },
+    OptionDefinition {
+        name: "read_ahead_conditional",
+        description: "Whether bytes that are needed only if a row filter keeps rows are read \
+             ahead too: always, never, or adaptive, which goes by what the filter has kept so far",
+        field: &Field::<ConditionalReadAhead> {
+            settings: |settings| &mut settings.read_ahead_conditional,
+            table: |table| &mut table.read_ahead_conditional,
+        },
+    },
+    OptionDefinition {
+        name: "read_ahead_files",
+        description: "How many files of one partition's scan may be opened ahead of the one that \
+             is being decoded. 0 keeps read-ahead within that file",
+        field: &Field::<usize> {
+            settings: |settings| &mut settings.read_ahead_files,
+            table: |table| &mut table.read_ahead_files,
+        },
+    },
+    OptionDefinition {
+        name: "max_request_bytes",
+        description: "Requests for more bytes than this are split, and the parts fetched in \
+             parallel. 0 never splits",
+        field: &Field::<u64> {
+            settings: |settings| &mut settings.max_request_bytes,
+            table: |table| &mut table.max_request_bytes,
+        },
+    },
+    OptionDefinition {
+        name: "max_requests",
+        description: "How many requests of one scan, all its partitions together, may be in \
+             flight at the same time. What the decoder waits for does not queue behind what is \
+             read ahead",
+        field: &Field::<NonZeroUsize> {
+            settings: |settings| &mut settings.max_requests,
+            table: |table| &mut table.max_requests,
+        },
+    },
+];
 
 /// One option: its names, its meaning, and how its value is read and shown.
 ///
@@ -36,12 +88,7 @@ pub(super) static DEFINITIONS: &[OptionDefinition] = &[OptionDefinition {
 pub struct OptionDefinition {
     name: &'static str,
     description: &'static str,
-    kind: Kind,
-}
-
-/// The type of an option's value, and where the value is kept.
-enum Kind {
-    ByteSize(Field<u64>),
+    field: &'static dyn AnyField,
 }
 
 /// Where an option is kept in the session's settings and in a table's overrides. As the settings
@@ -49,6 +96,39 @@ enum Kind {
 struct Field<T> {
     settings: fn(&mut PrefetchSettings) -> &mut T,
     table: fn(&mut PrefetchTableOptions) -> &mut Option<T>,
+}
+
+/// A [`Field`] of whatever type, so that one table holds them all.
+trait AnyField: Send + Sync {
+    fn kind(&self) -> &'static str;
+    fn show(&self, settings: PrefetchSettings) -> String;
+    fn set(&self, settings: &mut PrefetchSettings, text: &str) -> Result<(), Refusal>;
+    fn set_to_default(&self, settings: &mut PrefetchSettings);
+    fn set_on_table(&self, table: &mut PrefetchTableOptions, text: &str) -> Result<(), Refusal>;
+}
+
+impl<T: OptionValue> AnyField for Field<T> {
+    fn kind(&self) -> &'static str {
+        T::KIND
+    }
+
+    fn show(&self, mut settings: PrefetchSettings) -> String {
+        (self.settings)(&mut settings).to_string()
+    }
+
+    fn set(&self, settings: &mut PrefetchSettings, text: &str) -> Result<(), Refusal> {
+        *(self.settings)(settings) = T::parse(text)?;
+        Ok(())
+    }
+
+    fn set_to_default(&self, settings: &mut PrefetchSettings) {
+        *(self.settings)(settings) = *(self.settings)(&mut PrefetchSettings::default());
+    }
+
+    fn set_on_table(&self, table: &mut PrefetchTableOptions, text: &str) -> Result<(), Refusal> {
+        *(self.table)(table) = Some(T::parse(text)?);
+        Ok(())
+    }
 }
 
 impl OptionDefinition {
@@ -81,11 +161,9 @@ impl OptionDefinition {
         self.datafusion_key().to_uppercase().replace('.', "_")
     }
 
-    /// The kind of value, such as `byte size`.
+    /// The kind of value: `byte size`, `choice` or `count`.
     pub fn kind(&self) -> &'static str {
-        match self.kind {
-            Kind::ByteSize(_) => "byte size",
-        }
+        self.field.kind()
     }
 
     /// The default, as [`PrefetchOptions`] shows it.
@@ -124,10 +202,8 @@ impl OptionDefinition {
     }
 
     /// The value as text, which [`Self::set`] reads back as the same value.
-    pub(super) fn value(&self, mut settings: PrefetchSettings) -> String {
-        match &self.kind {
-            Kind::ByteSize(field) => (field.settings)(&mut settings).to_string(),
-        }
+    pub(super) fn value(&self, settings: PrefetchSettings) -> String {
+        self.field.show(settings)
     }
 
     /// Whether the option has another value than its default.
@@ -143,17 +219,13 @@ impl OptionDefinition {
         key: &str,
         value: &str,
     ) -> Result<()> {
-        let is_default = value.trim().eq_ignore_ascii_case("default");
-        match &self.kind {
-            Kind::ByteSize(field) => {
-                *(field.settings)(settings) = if is_default {
-                    *(field.settings)(&mut PrefetchSettings::default())
-                } else {
-                    parse_byte_size(key, value)?
-                };
-            }
+        if value.trim().eq_ignore_ascii_case("default") {
+            self.field.set_to_default(settings);
+            return Ok(());
         }
-        Ok(())
+        self.field
+            .set(settings, value)
+            .or_else(|refusal| invalid_value(key, value, refusal))
     }
 
     /// Sets a table's override. `key` is only for the error.
@@ -163,11 +235,15 @@ impl OptionDefinition {
         key: &str,
         value: &str,
     ) -> Result<()> {
-        match &self.kind {
-            Kind::ByteSize(field) => *(field.table)(table) = Some(parse_byte_size(key, value)?),
-        }
-        Ok(())
+        self.field
+            .set_on_table(table, value)
+            .or_else(|refusal| invalid_value(key, value, refusal))
     }
+}
+
+fn invalid_value(key: &str, value: &str, refusal: Refusal) -> Result<()> {
+    let Refusal { reason, expected } = refusal;
+    config_err!("Invalid value '{value}' for option '{key}': {reason}; expected {expected}")
 }
 
 impl fmt::Debug for OptionDefinition {
@@ -178,13 +254,4 @@ impl fmt::Debug for OptionDefinition {
             .field("default_value", &self.default_value())
             .finish_non_exhaustive()
     }
-}
-
-fn parse_byte_size(key: &str, value: &str) -> Result<u64> {
-    byte_size::parse(value).or_else(|reason| {
-        config_err!(
-            "Invalid value '{value}' for option '{key}': {reason}; expected {}",
-            byte_size::EXPECTED
-        )
-    })
 }

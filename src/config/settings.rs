@@ -2,13 +2,14 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::num::NonZeroUsize;
 
 use datafusion::common::config_err;
 use datafusion::config::ConfigOptions;
 use datafusion::error::Result;
 
-use super::PrefetchOptions;
 use super::definition::DEFINITIONS;
+use super::{ConditionalReadAhead, PrefetchOptions};
 
 /// The settings of one scan, checked.
 ///
@@ -23,11 +24,40 @@ use super::definition::DEFINITIONS;
 ///
 /// For `EXPLAIN`: the options that differ from their defaults, as `prefetch_size=20971520`,
 /// separated by `, `; nothing if there is none.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct PrefetchSettings {
     /// The budget for row-group prefetch in bytes; 0 is off.
     pub prefetch_size_bytes: u64,
+    /// The budget of one partition's scan for reading ahead in the background, in bytes; 0 is off.
+    pub read_ahead_bytes: u64,
+    /// Whether bytes that are needed only if a row filter keeps rows are read ahead too.
+    pub read_ahead_conditional: ConditionalReadAhead,
+    /// How many files of one partition's scan may be opened ahead of the one that is being decoded;
+    /// 0 keeps read-ahead within that file.
+    pub read_ahead_files: usize,
+    /// Requests for more bytes than this are split, and the parts fetched in parallel; 0 never
+    /// splits.
+    pub max_request_bytes: u64,
+    /// How many requests of one scan, all its partitions together, may be in flight at the same
+    /// time. What the decoder waits for does not queue behind what is read ahead.
+    pub max_requests: NonZeroUsize,
+}
+
+/// Everything off. What only says how a scan of ours goes about it has the value to begin with once
+/// something is on: files to open ahead 256, requests of at most 8 MiB, 256 at the same time.
+impl Default for PrefetchSettings {
+    fn default() -> Self {
+        Self {
+            prefetch_size_bytes: 0,
+            read_ahead_bytes: 0,
+            read_ahead_conditional: ConditionalReadAhead::default(),
+            read_ahead_files: 256,
+            max_request_bytes: 8 << 20,
+            // 256, in the way in which nothing can fail.
+            max_requests: NonZeroUsize::MIN.saturating_add(255),
+        }
+    }
 }
 
 impl PrefetchSettings {
@@ -35,10 +65,21 @@ impl PrefetchSettings {
     pub fn resolve(table: &PrefetchTableOptions, session: &PrefetchOptions) -> Self {
         let PrefetchTableOptions {
             prefetch_size_bytes,
+            read_ahead_bytes,
+            read_ahead_conditional,
+            read_ahead_files,
+            max_request_bytes,
+            max_requests,
         } = *table;
         let session = session.settings();
         Self {
             prefetch_size_bytes: prefetch_size_bytes.unwrap_or(session.prefetch_size_bytes),
+            read_ahead_bytes: read_ahead_bytes.unwrap_or(session.read_ahead_bytes),
+            read_ahead_conditional: read_ahead_conditional
+                .unwrap_or(session.read_ahead_conditional),
+            read_ahead_files: read_ahead_files.unwrap_or(session.read_ahead_files),
+            max_request_bytes: max_request_bytes.unwrap_or(session.max_request_bytes),
+            max_requests: max_requests.unwrap_or(session.max_requests),
         }
     }
 
@@ -57,12 +98,50 @@ impl PrefetchSettings {
         self
     }
 
-    /// Whether nothing at all is read ahead, so that the stock path can be taken.
+    /// With this budget for reading ahead in the background, in bytes; 0 is off.
+    pub fn with_read_ahead_bytes(mut self, bytes: u64) -> Self {
+        self.read_ahead_bytes = bytes;
+        self
+    }
+
+    /// With this answer to whether bytes that are needed only if a row filter keeps rows are read
+    /// ahead too.
+    pub fn with_read_ahead_conditional(mut self, conditional: ConditionalReadAhead) -> Self {
+        self.read_ahead_conditional = conditional;
+        self
+    }
+
+    /// With this many files that may be opened ahead of the one that is being decoded; 0 keeps
+    /// read-ahead within that file.
+    pub fn with_read_ahead_files(mut self, files: usize) -> Self {
+        self.read_ahead_files = files;
+        self
+    }
+
+    /// With requests split that are for more bytes than this; 0 never splits.
+    pub fn with_max_request_bytes(mut self, bytes: u64) -> Self {
+        self.max_request_bytes = bytes;
+        self
+    }
+
+    /// With at most this many requests of one scan in flight at the same time.
+    pub fn with_max_requests(mut self, requests: NonZeroUsize) -> Self {
+        self.max_requests = requests;
+        self
+    }
+
+    /// Whether nothing at all is read before it is asked for, so that the stock path can be taken.
+    /// The options that say how something is read ahead turn nothing on.
     pub fn is_off(&self) -> bool {
         let Self {
             prefetch_size_bytes,
+            read_ahead_bytes,
+            read_ahead_conditional: _,
+            read_ahead_files: _,
+            max_request_bytes: _,
+            max_requests: _,
         } = *self;
-        prefetch_size_bytes == 0
+        prefetch_size_bytes == 0 && read_ahead_bytes == 0
     }
 }
 
@@ -86,6 +165,21 @@ pub struct PrefetchTableOptions {
     /// The budget for row-group prefetch in bytes. `Some(0)` turns it off for this table, `None`
     /// leaves it to the session.
     pub prefetch_size_bytes: Option<u64>,
+    /// The budget for reading ahead in the background, in bytes. `Some(0)` turns it off for this
+    /// table, `None` leaves it to the session.
+    pub read_ahead_bytes: Option<u64>,
+    /// Whether bytes that are needed only if a row filter keeps rows are read ahead too. `None`
+    /// leaves it to the session.
+    pub read_ahead_conditional: Option<ConditionalReadAhead>,
+    /// How many files may be opened ahead of the one that is being decoded. `Some(0)` keeps
+    /// read-ahead within that file, `None` leaves it to the session.
+    pub read_ahead_files: Option<usize>,
+    /// Requests for more bytes than this are split. `Some(0)` never splits, `None` leaves it to the
+    /// session.
+    pub max_request_bytes: Option<u64>,
+    /// How many requests of one scan may be in flight at the same time. `None` leaves it to the
+    /// session.
+    pub max_requests: Option<NonZeroUsize>,
 }
 
 impl PrefetchTableOptions {
@@ -95,7 +189,8 @@ impl PrefetchTableOptions {
     /// hands it over (it adds the `format.` where a statement leaves it out, and lower-cases the key),
     /// and under its bare name, `prefetch_size`, which is the form that
     /// [`ParquetFormatFactory::new_with_options`] wants for its own. As everywhere in DataFusion
-    /// below the SQL, keys are case-sensitive. Empty text, `NULL` and `0` turn the option off.
+    /// below the SQL, keys are case-sensitive. Empty text, `NULL` and `0` turn off an option that
+    /// is a byte size; for the others, empty text and `NULL` are not valid.
     ///
     /// # Errors
     ///
@@ -128,6 +223,44 @@ impl PrefetchTableOptions {
     /// session.
     pub fn with_prefetch_size_bytes(mut self, bytes: Option<u64>) -> Self {
         self.prefetch_size_bytes = bytes;
+        self
+    }
+
+    /// With this budget for reading ahead in the background, in bytes; `Some(0)` is off, `None`
+    /// leaves it to the session.
+    pub fn with_read_ahead_bytes(mut self, bytes: Option<u64>) -> Self {
+        self.read_ahead_bytes = bytes;
+        self
+    }
+
+    /// With this answer to whether bytes that are needed only if a row filter keeps rows are read
+    /// ahead too; `None` leaves it to the session.
+    pub fn with_read_ahead_conditional(
+        mut self,
+        conditional: Option<ConditionalReadAhead>,
+    ) -> Self {
+        self.read_ahead_conditional = conditional;
+        self
+    }
+
+    /// With this many files that may be opened ahead of the one that is being decoded; `Some(0)`
+    /// keeps read-ahead within that file, `None` leaves it to the session.
+    pub fn with_read_ahead_files(mut self, files: Option<usize>) -> Self {
+        self.read_ahead_files = files;
+        self
+    }
+
+    /// With requests split that are for more bytes than this; `Some(0)` never splits, `None` leaves
+    /// it to the session.
+    pub fn with_max_request_bytes(mut self, bytes: Option<u64>) -> Self {
+        self.max_request_bytes = bytes;
+        self
+    }
+
+    /// With at most this many requests of one scan in flight at the same time; `None` leaves it to
+    /// the session.
+    pub fn with_max_requests(mut self, requests: Option<NonZeroUsize>) -> Self {
+        self.max_requests = requests;
         self
     }
 }
