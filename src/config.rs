@@ -219,33 +219,54 @@ struct ConfigurationDocument;
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use rstest::rstest;
 
-    const VARIABLE: &str = "DATAFUSION_EXECUTION_PARQUET_PREFETCH_SIZE";
-
-    fn from_variable(value: &str) -> Result<PrefetchOptions> {
-        PrefetchOptions::from_variables(|name| (name == VARIABLE).then(|| value.into()))
+    fn from_variables(variables: &[(&str, &str)]) -> Result<PrefetchOptions> {
+        PrefetchOptions::from_variables(|name| {
+            let (_, value) = variables.iter().find(|(variable, _)| *variable == name)?;
+            Some(value.into())
+        })
     }
 
     #[test]
     fn the_environment_overrides_the_default() {
+        assert_eq!(from_variables(&[]).unwrap(), PrefetchOptions::default());
+        let options = from_variables(&[
+            ("DATAFUSION_EXECUTION_PARQUET_PREFETCH_SIZE", "20 MiB"),
+            ("DATAFUSION_EXECUTION_PARQUET_READ_AHEAD_BYTES", "1G"),
+            (
+                "DATAFUSION_EXECUTION_PARQUET_READ_AHEAD_CONDITIONAL",
+                "Never",
+            ),
+            ("DATAFUSION_EXECUTION_PARQUET_READ_AHEAD_FILES", "3"),
+            ("DATAFUSION_EXECUTION_PARQUET_MAX_REQUEST_BYTES", ""),
+            ("DATAFUSION_EXECUTION_PARQUET_MAX_REQUESTS", "default"),
+        ]);
         assert_eq!(
-            PrefetchOptions::from_variables(|_| None).unwrap(),
-            PrefetchOptions::default()
+            options.unwrap(),
+            PrefetchOptions::new()
+                .with_prefetch_size_bytes(20 << 20)
+                .with_read_ahead_bytes(1 << 30)
+                .with_read_ahead_conditional(ConditionalReadAhead::Never)
+                .with_read_ahead_files(3)
+                .with_max_request_bytes(0)
         );
-        assert_eq!(
-            from_variable("20 MiB").unwrap(),
-            PrefetchOptions::new().with_prefetch_size_bytes(20 << 20)
-        );
-        assert_eq!(from_variable("").unwrap(), PrefetchOptions::default());
     }
 
-    #[test]
-    fn a_bad_environment_variable_is_an_error() {
-        let error = from_variable("lots").unwrap_err().to_string();
-        assert!(
-            error.contains(VARIABLE) && error.contains("'lots'"),
-            "{error}"
-        );
+    #[rstest]
+    #[case("DATAFUSION_EXECUTION_PARQUET_PREFETCH_SIZE", "lots")]
+    #[case("DATAFUSION_EXECUTION_PARQUET_READ_AHEAD_BYTES", "-1")]
+    #[case("DATAFUSION_EXECUTION_PARQUET_READ_AHEAD_CONDITIONAL", "")]
+    #[case("DATAFUSION_EXECUTION_PARQUET_READ_AHEAD_FILES", "")]
+    #[case("DATAFUSION_EXECUTION_PARQUET_MAX_REQUEST_BYTES", "8 blocks")]
+    #[case("DATAFUSION_EXECUTION_PARQUET_MAX_REQUESTS", "0")]
+    fn a_bad_environment_variable_is_an_error(#[case] variable: &str, #[case] value: &str) {
+        let error = from_variables(&[(variable, value)])
+            .unwrap_err()
+            .to_string();
+        for part in [variable, &format!("'{value}'")] {
+            assert!(error.contains(part), "{part} is not in: {error}");
+        }
     }
 
     #[test]
@@ -286,8 +307,25 @@ mod tests {
     proptest! {
         /// What a session shows can be shipped as text and set again elsewhere.
         #[test]
-        fn entries_can_be_set_again(bytes in any::<u64>()) {
-            let options = PrefetchOptions::new().with_prefetch_size_bytes(bytes);
+        fn entries_can_be_set_again(
+            prefetch_size_bytes in any::<u64>(),
+            read_ahead_bytes in any::<u64>(),
+            conditional in prop::sample::select(vec![
+                ConditionalReadAhead::Always,
+                ConditionalReadAhead::Never,
+                ConditionalReadAhead::Adaptive,
+            ]),
+            files in any::<usize>(),
+            max_request_bytes in any::<u64>(),
+            max_requests in any::<NonZeroUsize>(),
+        ) {
+            let options = PrefetchOptions::new()
+                .with_prefetch_size_bytes(prefetch_size_bytes)
+                .with_read_ahead_bytes(read_ahead_bytes)
+                .with_read_ahead_conditional(conditional)
+                .with_read_ahead_files(files)
+                .with_max_request_bytes(max_request_bytes)
+                .with_max_requests(max_requests);
             let mut config = ConfigOptions::new();
             config.extensions.insert(PrefetchOptions::new());
             for entry in options.entries() {

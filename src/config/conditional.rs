@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use datafusion::common::config_err;
+use datafusion::common::config_datafusion_err;
 use datafusion::error::{DataFusionError, Result};
 
 /// Whether *conditional* bytes are read ahead: those that are needed only if a row filter keeps rows.
@@ -61,15 +61,12 @@ impl FromStr for ConditionalReadAhead {
     type Err = DataFusionError;
 
     fn from_str(text: &str) -> Result<Self> {
-        Self::named(text).map_or_else(
-            || {
-                config_err!(
-                    "Invalid conditional read-ahead '{text}'; expected {}",
-                    Self::expected()
-                )
-            },
-            Ok,
-        )
+        Self::named(text).ok_or_else(|| {
+            config_datafusion_err!(
+                "Invalid conditional read-ahead '{text}'; expected {}",
+                Self::expected()
+            )
+        })
     }
 }
 

@@ -268,6 +268,7 @@ impl PrefetchTableOptions {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::OptionDefinition;
     use rstest::rstest;
 
     fn map(options: &[(&str, &str)]) -> HashMap<String, String> {
@@ -277,43 +278,128 @@ mod tests {
             .collect()
     }
 
+    /// A value for the table and another one for the session, neither of them the default.
     #[rstest]
-    #[case::nobody_says(None, None, 0)]
-    #[case::session(None, Some(7), 7)]
-    #[case::table(Some(5), None, 5)]
-    #[case::table_before_session(Some(5), Some(7), 5)]
-    #[case::table_off_before_session(Some(0), Some(7), 0)]
-    #[case::session_off(None, Some(0), 0)]
-    fn precedence(#[case] table: Option<u64>, #[case] session: Option<u64>, #[case] bytes: u64) {
-        let table = PrefetchTableOptions::default().with_prefetch_size_bytes(table);
-        let mut options = PrefetchOptions::default();
-        if let Some(bytes) = session {
-            options = options.with_prefetch_size_bytes(bytes);
+    #[case::prefetch_size("prefetch_size", "5", "7")]
+    #[case::read_ahead_bytes("read_ahead_bytes", "5", "7")]
+    #[case::read_ahead_conditional("read_ahead_conditional", "never", "adaptive")]
+    #[case::read_ahead_files("read_ahead_files", "0", "7")]
+    #[case::max_request_bytes("max_request_bytes", "0", "7")]
+    #[case::max_requests("max_requests", "1", "7")]
+    fn precedence(#[case] name: &str, #[case] of_table: &str, #[case] of_session: &str) {
+        let option = OptionDefinition::named(name).unwrap();
+        let default = option.default_value();
+        for (table, session, expected) in [
+            (None, None, default.as_str()),
+            (None, Some(of_session), of_session),
+            (Some(of_table), None, of_table),
+            (Some(of_table), Some(of_session), of_table),
+            (Some(default.as_str()), Some(of_session), &default),
+            (None, Some(default.as_str()), &default),
+        ] {
+            let mut table_options = PrefetchTableOptions::default();
+            if let Some(value) = table {
+                option
+                    .set_on_table(&mut table_options, name, value)
+                    .unwrap();
+            }
+            let mut options = PrefetchOptions::default();
+            if let Some(value) = session {
+                options.set_option(option, name, value).unwrap();
+            }
+            let settings = PrefetchSettings::resolve(&table_options, &options);
+            assert_eq!(option.value(settings), expected, "{table:?}, {session:?}");
+            // The other options go by what was said of them, which is nothing.
+            let shown = if expected == default {
+                String::new()
+            } else {
+                format!("{name}={expected}")
+            };
+            assert_eq!(settings.to_string(), shown);
         }
-        let settings = PrefetchSettings::resolve(&table, &options);
-        assert_eq!(settings.prefetch_size_bytes, bytes);
-        assert_eq!(settings.is_off(), bytes == 0);
     }
 
     #[test]
-    fn display_names_what_is_set() {
+    fn each_setter_sets_its_own_option() {
+        let requests = NonZeroUsize::new(6).unwrap();
+        let settings = PrefetchSettings::default()
+            .with_prefetch_size_bytes(1)
+            .with_read_ahead_bytes(2)
+            .with_read_ahead_conditional(ConditionalReadAhead::Never)
+            .with_read_ahead_files(4)
+            .with_max_request_bytes(5)
+            .with_max_requests(requests);
+        assert_eq!(
+            settings.to_string(),
+            "prefetch_size=1, read_ahead_bytes=2, read_ahead_conditional=never, \
+             read_ahead_files=4, max_request_bytes=5, max_requests=6"
+        );
+        let options = PrefetchOptions::new()
+            .with_prefetch_size_bytes(1)
+            .with_read_ahead_bytes(2)
+            .with_read_ahead_conditional(ConditionalReadAhead::Never)
+            .with_read_ahead_files(4)
+            .with_max_request_bytes(5)
+            .with_max_requests(requests);
+        assert_eq!(options.settings(), settings);
+        let table = PrefetchTableOptions::default()
+            .with_prefetch_size_bytes(Some(1))
+            .with_read_ahead_bytes(Some(2))
+            .with_read_ahead_conditional(Some(ConditionalReadAhead::Never))
+            .with_read_ahead_files(Some(4))
+            .with_max_request_bytes(Some(5))
+            .with_max_requests(Some(requests));
+        assert_eq!(
+            PrefetchSettings::resolve(&table, &PrefetchOptions::new()),
+            settings
+        );
+    }
+
+    #[test]
+    fn only_a_budget_turns_something_on() {
         let off = PrefetchSettings::default();
         assert_eq!(off.to_string(), "");
-        let on = off.with_prefetch_size_bytes(20_971_520);
-        assert_eq!(on.to_string(), "prefetch_size=20971520");
+        let still_off = off
+            .with_read_ahead_conditional(ConditionalReadAhead::Never)
+            .with_read_ahead_files(1)
+            .with_max_request_bytes(1)
+            .with_max_requests(NonZeroUsize::MIN);
+        for (settings, is_off) in [
+            (off, true),
+            (still_off, true),
+            (off.with_prefetch_size_bytes(1), false),
+            (off.with_read_ahead_bytes(1), false),
+        ] {
+            assert_eq!(settings.is_off(), is_off, "{settings}");
+        }
     }
 
     #[test]
     fn split_takes_ours_and_leaves_the_others() {
         let (table, others) = PrefetchTableOptions::split(&map(&[
             ("format.prefetch_size", "20 MiB"),
+            ("format.read_ahead_bytes", "1G"),
+            ("read_ahead_conditional", "ADAPTIVE"),
+            ("format.read_ahead_files", "+3"),
+            ("format.max_request_bytes", "NULL"),
+            ("max_requests", " 4 "),
             ("format.pruning", "true"),
             ("format.prefetch_size::column", "1"),
             ("FORMAT.PREFETCH_SIZE", "1"),
             ("execution.parquet.prefetch_size", "1"),
         ]))
         .unwrap();
-        assert_eq!(table.prefetch_size_bytes, Some(20 << 20));
+        assert_eq!(
+            table,
+            PrefetchTableOptions {
+                prefetch_size_bytes: Some(20 << 20),
+                read_ahead_bytes: Some(1 << 30),
+                read_ahead_conditional: Some(ConditionalReadAhead::Adaptive),
+                read_ahead_files: Some(3),
+                max_request_bytes: Some(0),
+                max_requests: NonZeroUsize::new(4),
+            }
+        );
         assert_eq!(
             others,
             map(&[
@@ -340,6 +426,12 @@ mod tests {
     #[rstest]
     #[case::garbage(&[("format.prefetch_size", "many")], &["'format.prefetch_size'", "'many'"])]
     #[case::default_is_the_sessions_word(&[("prefetch_size", "default")], &["'prefetch_size'", "'default'"])]
+    #[case::no_choice(
+        &[("format.read_ahead_conditional", "")],
+        &["'format.read_ahead_conditional'", "''", "one of: always, never, adaptive"]
+    )]
+    #[case::no_count(&[("read_ahead_files", "NULL")], &["'read_ahead_files'", "'NULL'", "from 0 to"])]
+    #[case::zero_requests(&[("format.max_requests", "0")], &["'format.max_requests'", "'0'", "from 1 to"])]
     #[case::twice(
         &[("format.prefetch_size", "1"), ("prefetch_size", "1")],
         &["'format.prefetch_size'", "'prefetch_size'", "twice"]
