@@ -28,6 +28,7 @@ use support::args::{Args, Latency};
 use support::compare;
 use support::latency_store::{LatencyStore, S3_LATENCIES_MS};
 use support::measure::{LOCAL_URL, Run, STORE_URL, Side};
+use support::modes::{Mode, compare_modes};
 use support::own_data;
 use support::progress::Progress;
 use support::report::{self, Comparison};
@@ -71,6 +72,9 @@ async fn run_tpch(args: &Args, progress: &Progress) -> Result<Vec<Comparison>> {
         .map(|(table, path)| (*table, path.as_ref()))
         .collect();
     let latency = args.latency(false);
+    if !args.modes.is_empty() {
+        return run_modes(args, latency, &tables, progress).await;
+    }
     let sides = Sides::open(args, &local_store(), latency, false, &tables, progress).await?;
     let queries = args
         .queries
@@ -85,6 +89,33 @@ async fn run_tpch(args: &Args, progress: &Progress) -> Result<Vec<Comparison>> {
         dir.display()
     );
     sides.compare(args, &data, latency, queries, progress).await
+}
+
+/// Compares the TPC-H queries in several modes, and prints their figures.
+async fn run_modes(
+    args: &Args,
+    latency: Latency,
+    tables: &[(&str, &str)],
+    progress: &Progress,
+) -> Result<Vec<Comparison>> {
+    let mut sides = Vec::new();
+    for mode in &args.modes {
+        let store = LatencyStore::new(local_store(), mode.latency(latency).to_list());
+        let side = Side::try_new(args, store, STORE_URL, &mode.settings(args)).await?;
+        for (table, path) in tables {
+            side.create_table(table, path).await?;
+        }
+        sides.push((*mode, side));
+    }
+    let queries = args.queries.0.iter();
+    let queries = queries.map(|&number| (format!("q{number}"), tpch::query(number)));
+    let (text, all_equal) = compare_modes(args, &sides, queries, progress).await?;
+    progress.clear();
+    println!("{text}");
+    match all_equal {
+        true => Ok(Vec::new()),
+        false => Err("the answers differ".into()),
+    }
 }
 
 /// Compares one query on the user's own data.
@@ -140,8 +171,9 @@ impl Sides {
                 wrapped
             }
         };
-        let off = Side::try_new(args, wrapped(), base, None).await?;
-        let on = Side::try_new(args, wrapped(), base, Some(&args.prefetch_size)).await?;
+        let off = Side::try_new(args, wrapped(), base, &[]).await?;
+        let on = Mode::Prefetch.settings(args);
+        let on = Side::try_new(args, wrapped(), base, &on).await?;
         let mut setup_times = [Duration::ZERO; 2];
         for ((side, name), time) in [(&off, "off"), (&on, "on")]
             .into_iter()

@@ -1,7 +1,7 @@
 //! The metrics a scan adds to stock's, as `EXPLAIN ANALYZE` shows them.
 
 use datafusion::physical_plan::metrics::{
-    Count, ExecutionPlanMetricsSet, MetricBuilder, MetricCategory, MetricType, Time,
+    Count, ExecutionPlanMetricsSet, Gauge, MetricBuilder, MetricCategory, MetricType, Time,
 };
 
 /// Row groups whose bytes were asked for before the decoder needed them.
@@ -22,6 +22,34 @@ pub const FETCH_REQUEST_COUNT: &str = "fetch_request_count";
 /// Time the scan waited for I/O, opening files included.
 pub const FETCH_WAIT_TIME: &str = "fetch_wait_time";
 
+/// Bytes that the decoder required and that had not been asked for before.
+pub const REQUIRED_BYTES: &str = "required_bytes";
+/// Requests that the scan waited for from the beginning, those of opening files included.
+pub const REQUIRED_REQUEST_COUNT: &str = "required_request_count";
+/// Bytes read ahead that the decoder needs unless their row group is pruned or a limit is reached. They are part of stock's
+/// `bytes_scanned` too.
+pub const SPECULATIVE_BYTES: &str = "speculative_bytes";
+/// Requests for such bytes.
+pub const SPECULATIVE_REQUEST_COUNT: &str = "speculative_request_count";
+/// Bytes read ahead that the decoder needs only if a row filter keeps rows. They are part of stock's `bytes_scanned` too.
+pub const CONDITIONAL_BYTES: &str = "conditional_bytes";
+/// Requests for such bytes only.
+pub const CONDITIONAL_REQUEST_COUNT: &str = "conditional_request_count";
+/// Bytes read ahead that were dropped, or their request cancelled, without having been decoded.
+pub const READ_AHEAD_UNUSED_BYTES: &str = "read_ahead_unused_bytes";
+/// Times the decoder had to wait for bytes that were on their way.
+pub const READ_AHEAD_WAIT_COUNT: &str = "read_ahead_wait_count";
+/// Time the decoder waited for bytes that were on their way.
+pub const READ_AHEAD_WAIT_TIME: &str = "read_ahead_wait_time";
+/// Times the memory pool refused to let read-ahead go on; each lasts until it has room again.
+pub const READ_AHEAD_REFUSED_COUNT: &str = "read_ahead_refused_count";
+/// Requests of a read-ahead that failed, and whose bytes were required afterwards.
+pub const READ_AHEAD_RETRY_COUNT: &str = "read_ahead_retry_count";
+/// Files that were opened before their turn.
+pub const READ_AHEAD_FILE_COUNT: &str = "read_ahead_file_count";
+/// Most bytes that read-ahead held or had asked for at one time, all of them reserved in the memory pool.
+pub const READ_AHEAD_PEAK_BYTES: &str = "read_ahead_peak_bytes";
+
 /// Every metric above, for whoever has to tell them from stock's.
 pub const NAMES: &[&str] = &[
     PREFETCHED_ROW_GROUP_COUNT,
@@ -32,6 +60,19 @@ pub const NAMES: &[&str] = &[
     FETCH_ROUND_COUNT,
     FETCH_REQUEST_COUNT,
     FETCH_WAIT_TIME,
+    REQUIRED_BYTES,
+    REQUIRED_REQUEST_COUNT,
+    SPECULATIVE_BYTES,
+    SPECULATIVE_REQUEST_COUNT,
+    CONDITIONAL_BYTES,
+    CONDITIONAL_REQUEST_COUNT,
+    READ_AHEAD_UNUSED_BYTES,
+    READ_AHEAD_WAIT_COUNT,
+    READ_AHEAD_WAIT_TIME,
+    READ_AHEAD_REFUSED_COUNT,
+    READ_AHEAD_RETRY_COUNT,
+    READ_AHEAD_FILE_COUNT,
+    READ_AHEAD_PEAK_BYTES,
 ];
 
 /// Handles of one partition's metrics.
@@ -45,6 +86,19 @@ pub(crate) struct ScanMetrics {
     pub(crate) fetch_round_count: Count,
     pub(crate) fetch_request_count: Count,
     pub(crate) fetch_wait_time: Time,
+    pub(crate) required_bytes: Count,
+    pub(crate) required_request_count: Count,
+    pub(crate) speculative_bytes: Count,
+    pub(crate) speculative_request_count: Count,
+    pub(crate) conditional_bytes: Count,
+    pub(crate) conditional_request_count: Count,
+    pub(crate) read_ahead_unused_bytes: Count,
+    pub(crate) read_ahead_wait_count: Count,
+    pub(crate) read_ahead_wait_time: Time,
+    pub(crate) read_ahead_refused_count: Count,
+    pub(crate) read_ahead_retry_count: Count,
+    pub(crate) read_ahead_file_count: Count,
+    pub(crate) read_ahead_peak_bytes: Gauge,
 }
 
 impl ScanMetrics {
@@ -57,17 +111,46 @@ impl ScanMetrics {
             }
             .counter(name, partition)
         };
+        let bytes = |name| count(name, Some(MetricCategory::Bytes));
+        let time = |name| {
+            MetricBuilder::new(metrics)
+                .with_type(MetricType::Summary)
+                .subset_time(name, partition)
+        };
         Self {
             prefetched_row_group_count: count(PREFETCHED_ROW_GROUP_COUNT, None),
-            prefetched_bytes: count(PREFETCHED_BYTES, Some(MetricCategory::Bytes)),
-            prefetch_unused_bytes: count(PREFETCH_UNUSED_BYTES, Some(MetricCategory::Bytes)),
+            prefetched_bytes: bytes(PREFETCHED_BYTES),
+            prefetch_unused_bytes: bytes(PREFETCH_UNUSED_BYTES),
             prefetch_refused_count: count(PREFETCH_REFUSED_COUNT, None),
             prefetch_retry_count: count(PREFETCH_RETRY_COUNT, None),
             fetch_round_count: count(FETCH_ROUND_COUNT, None),
             fetch_request_count: count(FETCH_REQUEST_COUNT, None),
-            fetch_wait_time: MetricBuilder::new(metrics)
+            fetch_wait_time: time(FETCH_WAIT_TIME),
+            required_bytes: bytes(REQUIRED_BYTES),
+            required_request_count: count(REQUIRED_REQUEST_COUNT, None),
+            speculative_bytes: bytes(SPECULATIVE_BYTES),
+            speculative_request_count: count(SPECULATIVE_REQUEST_COUNT, None),
+            conditional_bytes: bytes(CONDITIONAL_BYTES),
+            conditional_request_count: count(CONDITIONAL_REQUEST_COUNT, None),
+            read_ahead_unused_bytes: bytes(READ_AHEAD_UNUSED_BYTES),
+            read_ahead_wait_count: count(READ_AHEAD_WAIT_COUNT, None),
+            read_ahead_wait_time: time(READ_AHEAD_WAIT_TIME),
+            read_ahead_refused_count: count(READ_AHEAD_REFUSED_COUNT, None),
+            read_ahead_retry_count: count(READ_AHEAD_RETRY_COUNT, None),
+            read_ahead_file_count: count(READ_AHEAD_FILE_COUNT, None),
+            read_ahead_peak_bytes: MetricBuilder::new(metrics)
                 .with_type(MetricType::Summary)
-                .subset_time(FETCH_WAIT_TIME, partition),
+                .with_category(MetricCategory::Bytes)
+                .gauge(READ_AHEAD_PEAK_BYTES, partition),
+        }
+    }
+
+    /// For what is done before its turn: it is not waited for.
+    pub(crate) fn in_background(&self) -> Self {
+        Self {
+            fetch_round_count: Count::new(),
+            fetch_wait_time: Time::new(),
+            ..self.clone()
         }
     }
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use clap::Parser;
 
 use super::latency_store::S3_LATENCIES_MS;
+use super::modes::Mode;
 use super::tpch::QUERY_COUNT;
 
 /// Runs SQL over Parquet on an object store with prefetching off and on, checks that the answers agree, and shows what
@@ -46,6 +47,14 @@ pub(crate) struct Args {
     /// Bytes each partition may read ahead when prefetching is on
     #[arg(long, default_value = "20 MiB")]
     pub(crate) prefetch_size: String,
+
+    /// Bytes each partition may hold ahead of its decoder when it reads ahead
+    #[arg(long, default_value = "64 MiB")]
+    pub(crate) read_ahead: String,
+
+    /// Compare these ways to read, separated by commas, with more figures of each
+    #[arg(long, value_delimiter = ',', conflicts_with = "location")]
+    pub(crate) modes: Vec<Mode>,
 
     /// Evaluate filters while decoding (datafusion.execution.parquet.pushdown_filters)
     #[arg(long)]

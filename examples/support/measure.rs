@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::physical_plan::collect;
 use datafusion::prelude::SessionConfig;
 use datafusion_parquet_prefetch::PrefetchSessionContext;
@@ -13,10 +14,11 @@ use super::Result;
 use super::args::Args;
 use super::compare::Answer;
 use super::latency_store::{LatencyStore, Traffic};
+use super::peak_pool::PeakPool;
 
-async fn set_prefetch_size(session: &PrefetchSessionContext, size: &str) -> Result<()> {
-    let size = size.replace('\'', "''");
-    let sql = format!("SET datafusion.execution.parquet.prefetch_size = '{size}'");
+async fn set(session: &PrefetchSessionContext, option: &str, value: &str) -> Result<()> {
+    let value = value.replace('\'', "''");
+    let sql = format!("SET datafusion.execution.parquet.{option} = '{value}'");
     session.sql(&sql).await?;
     Ok(())
 }
@@ -31,7 +33,14 @@ pub(crate) const LOCAL_URL: &str = "file:///";
 pub(crate) struct Side {
     session: PrefetchSessionContext,
     store: Arc<LatencyStore>,
+    pool: Arc<PeakPool>,
     base: &'static str,
+}
+
+/// What was asked of a side's store, and reserved in its memory pool at most, since they were last reset.
+pub(crate) struct Figures {
+    pub(crate) traffic: Traffic,
+    pub(crate) peak_bytes: usize,
 }
 
 /// A query that was run.
@@ -48,27 +57,32 @@ pub(crate) struct Run {
 }
 
 impl Side {
-    /// Opens a session on a store, with prefetching off, or on with a budget.
+    /// Opens a session on a store, with these of our options set.
     pub(crate) async fn try_new(
         args: &Args,
         store: LatencyStore,
         base: &'static str,
-        prefetch_size: Option<&str>,
+        options: &[(&str, String)],
     ) -> Result<Self> {
         let mut config = SessionConfig::new().with_target_partitions(args.partitions.get());
         config.options_mut().execution.parquet.pushdown_filters = args.pushdown;
-        let session = PrefetchSessionContext::new_with_config(config);
+        let pool = Arc::new(PeakPool::default());
+        let runtime = RuntimeEnvBuilder::new()
+            .with_memory_pool(Arc::clone(&pool) as _)
+            .build_arc()?;
+        let session = PrefetchSessionContext::new_with_config_rt(config, runtime);
         let store = Arc::new(store);
         session.register_object_store(
             &Url::parse(base)?,
             Arc::clone(&store) as Arc<dyn ObjectStore>,
         );
-        if let Some(size) = prefetch_size {
-            set_prefetch_size(&session, size).await?;
+        for (option, value) in options {
+            set(&session, option, value).await?;
         }
         Ok(Self {
             session,
             store,
+            pool,
             base,
         })
     }
@@ -76,6 +90,19 @@ impl Side {
     /// The session.
     pub(crate) fn session(&self) -> &PrefetchSessionContext {
         &self.session
+    }
+
+    /// Begins to count anew.
+    pub(crate) fn reset(&self) {
+        self.store.reset();
+        self.pool.reset();
+    }
+
+    pub(crate) fn figures(&self) -> Figures {
+        Figures {
+            traffic: self.store.traffic(),
+            peak_bytes: self.pool.peak(),
+        }
     }
 
     /// Registers a Parquet file or, if the path ends with a slash, folder of the store as a table; returns the time it

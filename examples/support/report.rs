@@ -116,7 +116,7 @@ fn line(name: &str, off: &Figures, on: &Figures, rows: String) -> [String; HEADE
     ]
 }
 
-fn layout<const N: usize>(lines: &[[String; N]]) -> String {
+pub(crate) fn layout<const N: usize>(lines: &[[String; N]]) -> String {
     let width = |column: usize| {
         lines
             .iter()

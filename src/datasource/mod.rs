@@ -6,6 +6,7 @@ mod facts;
 mod format;
 mod opener;
 mod rule;
+mod siblings;
 mod source;
 
 pub use factory::PrefetchingParquetFormatFactory;

@@ -8,23 +8,33 @@ use datafusion::common::Result;
 use datafusion::datasource::listing::PartitionedFile;
 use datafusion::datasource::physical_plan::{FileOpenFuture, FileOpener};
 use datafusion_datasource::morsel::{Morsel, MorselPlan, MorselPlanner, Morselizer};
-use futures::FutureExt;
-use futures::stream::BoxStream;
+use futures::stream::{self, BoxStream};
+use futures::{FutureExt, StreamExt};
 
-use crate::open::{self, ScanContext};
+use crate::open::{self, LookAhead, ScanContext};
 
-/// A [`FileOpener`] that reads Parquet files with a push decoder and prefetches their row groups.
+/// A [`FileOpener`] that reads Parquet files with a push decoder, and prefetches their row groups and the files after them.
 ///
 /// Made by [`PrefetchingParquetSource`](crate::PrefetchingParquetSource) for each partition that is executed. Nothing is
-/// read before the future it returns is polled, and nothing is left running when that, or the stream it gives, is dropped.
+/// left running when it and the futures and streams it gave are dropped.
 pub struct PrefetchingParquetOpener {
     scan: Arc<ScanContext>,
+    /// Where the scan reads ahead.
+    look_ahead: Option<Arc<LookAhead>>,
 }
 
 impl PrefetchingParquetOpener {
-    pub(crate) fn new(scan: ScanContext) -> Self {
+    pub(crate) fn new(scan: ScanContext, look_ahead: Option<Arc<LookAhead>>) -> Self {
         Self {
             scan: Arc::new(scan),
+            look_ahead,
+        }
+    }
+
+    /// Begins to open files before any of them is asked for. Outside a Tokio runtime that begins with the first.
+    pub(super) fn start(&self) {
+        if let Some(look_ahead) = &self.look_ahead {
+            look_ahead.pump(&self.scan);
         }
     }
 }
@@ -40,7 +50,19 @@ impl fmt::Debug for PrefetchingParquetOpener {
 
 impl FileOpener for PrefetchingParquetOpener {
     fn open(&self, file: PartitionedFile) -> Result<FileOpenFuture> {
-        Ok(open::open(Arc::clone(&self.scan), file).boxed())
+        let scan = Arc::clone(&self.scan);
+        let look_ahead = self.look_ahead.clone();
+        Ok(async move {
+            let opened = match look_ahead {
+                Some(look_ahead) => look_ahead.claim(scan, file).await?,
+                None => open::open(scan, file, None).await?,
+            };
+            Ok(match opened {
+                Some(file) => file.into_stream(),
+                None => stream::empty().boxed(),
+            })
+        }
+        .boxed())
     }
 }
 

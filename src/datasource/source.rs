@@ -1,7 +1,8 @@
 //! The source of a scan: stock's, with reading replaced.
 
+use std::collections::HashSet;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::TreeNodeRecursion;
@@ -17,6 +18,7 @@ use datafusion::datasource::table_schema::TableSchema;
 use datafusion::execution::parquet_encryption::EncryptionFactory;
 use datafusion::execution::runtime_env::RuntimeEnv;
 use datafusion::physical_expr::projection::ProjectionExprs;
+use datafusion::physical_expr::utils::collect_columns;
 use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr, PhysicalSortExpr};
 use datafusion::physical_expr_adapter::DefaultPhysicalExprAdapterFactory;
 use datafusion::physical_plan::filter_pushdown::FilterPushdownPropagation;
@@ -27,12 +29,17 @@ use object_store::ObjectStore;
 
 use super::facts::SourceFacts;
 use super::opener::{OpenerMorselizer, PrefetchingParquetOpener};
+use super::siblings::{FilesOf, Siblings};
 use crate::config::{PrefetchOptions, PrefetchSettings, PrefetchTableOptions};
-use crate::fetch::{ReaderChoice, ReaderFactory};
+use crate::fetch::{
+    ByteBudget, ReaderChoice, ReaderFactory, RequestLimits, RequestRules, SpeculativeMemory,
+};
 use crate::metrics::ScanMetrics;
 use crate::open::order::{SortPushdown, SortPushdownOutcome, reorder_files, sort_pushdown};
 use crate::open::virtual_columns::VirtualColumns;
-use crate::open::{Decryption, PruningSwitches, RowFilterSettings, ScanContext, int96_coercion};
+use crate::open::{
+    Decryption, LookAhead, PruningSwitches, RowFilterSettings, ScanContext, int96_coercion,
+};
 
 /// A [`FileSource`] that plans as [`ParquetSource`] does and prefetches row groups while it reads.
 ///
@@ -57,6 +64,9 @@ pub struct PrefetchingParquetSource {
     runtime: Option<Arc<RuntimeEnv>>,
     /// The options of its table, while the session's have not been asked.
     unsettled: Option<PrefetchTableOptions>,
+    /// Shared by the partitions of a scan, which are made from clones.
+    limits: Arc<OnceLock<RequestLimits>>,
+    siblings: Siblings,
 }
 
 impl PrefetchingParquetSource {
@@ -100,6 +110,8 @@ impl PrefetchingParquetSource {
             readers,
             runtime: None,
             unsettled: None,
+            limits: Arc::default(),
+            siblings: Siblings::default(),
         })
     }
 
@@ -139,6 +151,7 @@ impl PrefetchingParquetSource {
         let mut settled = self.clone();
         settled.settings = PrefetchSettings::resolve(table_options, options);
         settled.unsettled = None;
+        settled.limits = Arc::default();
         settled.runtime.get_or_insert_with(|| Arc::clone(runtime));
         Some(settled)
     }
@@ -176,6 +189,59 @@ impl PrefetchingParquetSource {
         self.settings.is_off()
     }
 
+    fn opener(
+        &self,
+        object_store: Arc<dyn ObjectStore>,
+        config: &FileScanConfig,
+        partition: usize,
+    ) -> Result<PrefetchingParquetOpener> {
+        let mut scan = self.context(object_store, config, partition)?;
+        if self.settings.read_ahead_bytes == 0 {
+            return Ok(PrefetchingParquetOpener::new(scan, None));
+        }
+        let make = |files| self.look_ahead(&scan, config, files);
+        // Partitions are executed on clones, their queue is made by the source that the plan holds.
+        let look_ahead = match config.file_source.downcast_ref::<Self>() {
+            Some(planned) => planned.siblings.join(config, make),
+            None => make(FilesOf::Group),
+        };
+        scan.read_ahead_budget = Some(Arc::clone(look_ahead.budget()));
+        Ok(PrefetchingParquetOpener::new(scan, Some(look_ahead)))
+    }
+
+    fn look_ahead(
+        &self,
+        scan: &ScanContext,
+        config: &FileScanConfig,
+        files: FilesOf,
+    ) -> Arc<LookAhead> {
+        let group = config.file_groups.get(scan.partition);
+        let group = group.map_or(&[][..], |group| group.files());
+        let (files, partitions) = match files {
+            FilesOf::Queue(files) => (files, config.file_groups.len()),
+            FilesOf::Group => (group.to_vec(), 1),
+            FilesOf::Rest => (Vec::new(), 1),
+        };
+        let memory = scan.memory_pool.as_ref().map(|pool| {
+            SpeculativeMemory::new(pool, format!("ParquetReadAhead[{}]", scan.partition))
+        });
+        let bytes = self.settings.read_ahead_bytes;
+        let budget = ByteBudget::new(
+            bytes.saturating_mul(partitions as u64),
+            memory,
+            scan.metrics.read_ahead_peak_bytes.clone(),
+        );
+        let max_files = self.settings.read_ahead_files.saturating_mul(partitions);
+        LookAhead::new(files, budget, max_files, partitions)
+    }
+
+    fn limits(&self) -> RequestLimits {
+        let limits = self
+            .limits
+            .get_or_init(|| RequestLimits::new(self.settings.max_requests));
+        limits.clone()
+    }
+
     fn rewrap(&self, inner: &Arc<dyn FileSource>) -> Result<Self> {
         let inner = inner
             .downcast_ref::<ParquetSource>()
@@ -195,6 +261,8 @@ impl PrefetchingParquetSource {
         config: &FileScanConfig,
         partition: usize,
     ) -> Result<ScanContext> {
+        let metrics_set = self.inner.metrics().clone();
+        let metrics = ScanMetrics::new(&metrics_set, partition);
         let options: &TableParquetOptions = self.inner.table_parquet_options();
         let global = &options.global;
         let decryption = Decryption::try_new(options, self.encryption_factory.as_ref())?;
@@ -219,10 +287,22 @@ impl PrefetchingParquetSource {
             self.runtime
                 .as_ref()
                 .map(|runtime| runtime.cache_manager.get_file_metadata_cache()),
+            RequestRules {
+                limits: self.limits(),
+                max_request_bytes: self.settings.max_request_bytes,
+                keeps_tail: self.settings.read_ahead_bytes > 0,
+                requests: metrics.fetch_request_count.clone(),
+                required_requests: metrics.required_request_count.clone(),
+                times: Arc::default(),
+            },
         );
-        let metrics_set = self.inner.metrics().clone();
+        let memory_pool = self
+            .runtime
+            .as_ref()
+            .map(|runtime| Arc::clone(&runtime.memory_pool));
         Ok(ScanContext {
             partition,
+            columns_read: columns_read(&projection, predicate.as_ref()),
             projection,
             predicate,
             table_schema,
@@ -259,11 +339,9 @@ impl PrefetchingParquetSource {
             decryption,
             readers,
             settings: self.settings,
-            memory_pool: self
-                .runtime
-                .as_ref()
-                .map(|runtime| Arc::clone(&runtime.memory_pool)),
-            metrics: ScanMetrics::new(&metrics_set, partition),
+            memory_pool,
+            read_ahead_budget: None,
+            metrics,
             metrics_set,
         })
     }
@@ -286,11 +364,11 @@ impl FileSource for PrefetchingParquetSource {
                 .inner
                 .create_file_opener(object_store, base_config, partition);
         }
-        Ok(Arc::new(PrefetchingParquetOpener::new(self.context(
+        Ok(Arc::new(self.opener(
             object_store,
             base_config,
             partition,
-        )?)))
+        )?))
     }
 
     fn create_morselizer(
@@ -304,8 +382,9 @@ impl FileSource for PrefetchingParquetSource {
                 .inner
                 .create_morselizer(object_store, base_config, partition);
         }
-        let opener = self.create_file_opener(object_store, base_config, partition)?;
-        Ok(Box::new(OpenerMorselizer::new(opener)))
+        let opener = self.opener(object_store, base_config, partition)?;
+        opener.start();
+        Ok(Box::new(OpenerMorselizer::new(Arc::new(opener))))
     }
 
     fn table_schema(&self) -> &TableSchema {
@@ -421,7 +500,11 @@ impl FileSource for PrefetchingParquetSource {
 
     fn reorder_files(&self, files: Vec<PartitionedFile>) -> Vec<PartitionedFile> {
         // By what was worked out, not by what stock's source keeps: only the former survives being sent elsewhere.
-        reorder_files(files, &self.sort, self.table_schema().table_schema())
+        let files = reorder_files(files, &self.sort, self.table_schema().table_schema());
+        if self.settings.read_ahead_bytes > 0 {
+            self.siblings.begin(&files);
+        }
+        files
     }
 
     fn try_pushdown_projection(
@@ -443,4 +526,15 @@ impl FileSource for PrefetchingParquetSource {
     ) -> Result<TreeNodeRecursion> {
         self.inner.apply_expressions(f)
     }
+}
+
+/// How many columns a scan reads, as far as the plan says.
+fn columns_read(projection: &ProjectionExprs, predicate: Option<&Arc<dyn PhysicalExpr>>) -> usize {
+    let projected = projection.iter().map(|projected| &projected.expr);
+    let columns: HashSet<usize> = projected
+        .chain(predicate)
+        .flat_map(collect_columns)
+        .map(|column| column.index())
+        .collect();
+    columns.len()
 }

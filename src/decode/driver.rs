@@ -10,6 +10,7 @@ use parquet::arrow::arrow_reader::ParquetRecordBatchReader;
 use parquet::arrow::arrow_reader::metrics::ArrowReaderMetrics;
 use parquet::arrow::push_decoder::ParquetPushDecoder;
 
+use super::read_ahead::Progress;
 use super::source::ByteSource;
 use crate::open::dynamic::RowGroupPruner;
 use crate::open::projection::DecoderProjection;
@@ -59,6 +60,24 @@ impl FileScan {
         .boxed()
     }
 
+    /// Reads ahead as far as the budget allows.
+    pub(crate) fn pump(&mut self) -> Progress {
+        self.bytes.pump(&self.order)
+    }
+
+    /// As [`Self::pump`], and goes on to later files where nothing is left to be asked for of this one.
+    pub(crate) fn pump_beyond(&mut self) {
+        self.bytes.pump_beyond(&self.order);
+    }
+
+    /// Rows of the row groups that have not been begun, before a row filter or a limit.
+    pub(crate) fn selected_rows(&self) -> usize {
+        let pending = self.order.pending().iter();
+        pending.fold(0, |rows: usize, read| {
+            rows.saturating_add(read.selected_rows)
+        })
+    }
+
     /// The next batch, of the row group that `batches` decodes or of a later one.
     async fn next_batch(
         &mut self,
@@ -67,6 +86,7 @@ impl FileScan {
         loop {
             if let Some(reader) = batches {
                 if let Some(batch) = reader.next() {
+                    self.bytes.pump(&self.order);
                     return self.project(&batch?).map(Some);
                 }
                 // Gives back the row group's bytes before more are asked for.

@@ -1,61 +1,25 @@
-//! Where the decoder's bytes come from: what is staged, or a fetch that is widened on the way.
+//! Where the decoder's bytes come from: what was read ahead, what is staged, or a fetch that is widened on the way.
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use bytes::Bytes;
 use datafusion::common::{DataFusionError, Result};
-use datafusion::execution::memory_pool::{
-    MemoryConsumer, MemoryLimit, MemoryPool, MemoryReservation,
-};
+use futures::future::{join, join_all};
+use futures::pin_mut;
 use log::debug;
 use object_store::path::Path;
 
+use super::prefetch::{HandedOut, Prefetch, Widening, asked, total_bytes};
+use super::read_ahead::{Progress, ReadAhead};
 use crate::error::FetchError;
-use crate::fetch::{FileReader, Requests, Staging, len};
+use crate::fetch::{FileReader, FlightId, Staging, len};
 use crate::metrics::{ScanMetrics, add_bytes};
-use crate::plan::{PlannedRowGroup, RangePlanner, RowGroupRead, ScanOrder, read_in_passing, widen};
+use crate::plan::ScanOrder;
 
-/// How far ahead fetches reach, and what that may hold.
-pub(crate) struct Prefetch {
-    /// Bytes that may be buffered, staged and asked for at once. What the decoder requires is asked for in any case, so the
-    /// peak is this and the required bytes of one row group.
-    pub(crate) budget_bytes: u64,
-    pub(crate) ranges: RangePlanner,
-    /// Row groups after the current one that a fetch considers at most.
-    pub(crate) max_row_groups: usize,
-    /// Where speculative bytes are accounted for; `None` where the scan has no session to take a pool from.
-    pub(crate) memory: Option<SpeculativeMemory>,
-}
-
-/// A memory pool, and this scan's account with it.
-pub(crate) struct SpeculativeMemory {
-    pool: Arc<dyn MemoryPool>,
-    account: MemoryReservation,
-}
-
-impl SpeculativeMemory {
-    /// `name` is what the pool knows the account by.
-    pub(crate) fn new(pool: &Arc<dyn MemoryPool>, name: String) -> Self {
-        Self {
-            pool: Arc::clone(pool),
-            account: MemoryConsumer::new(name).register(pool),
-        }
-    }
-
-    /// Adds `bytes` to `reservation` unless the pool refuses, or would be more than half full: operators cannot take back
-    /// what was prefetched, and a query that fits without it is to fit with it.
-    fn try_grow(&self, reservation: &MemoryReservation, bytes: u64) -> bool {
-        let Ok(bytes) = usize::try_from(bytes) else {
-            return false;
-        };
-        if let MemoryLimit::Finite(limit) = self.pool.memory_limit()
-            && self.pool.reserved().saturating_add(bytes) > limit / 2
-        {
-            return false;
-        }
-        reservation.try_grow(bytes).is_ok()
-    }
+/// The files that are read after the one that is being decoded.
+pub(crate) trait LaterFiles: Send + Sync {
+    /// Told of each step how far the read-ahead of this file has come: once it is complete, it is the turn of later ones.
+    fn follow(&mut self, progress: Progress);
 }
 
 /// Answers the decoder's requests.
@@ -64,6 +28,9 @@ pub(crate) struct ByteSource {
     reader: FileReader,
     staging: Staging,
     prefetch: Prefetch,
+    /// Where the scan reads ahead.
+    ahead: Option<ReadAhead>,
+    later: Option<Box<dyn LaterFiles>>,
     metrics: ScanMetrics,
     /// Under a row filter: what the decoder has been given for the row group at this place.
     handed_out: HandedOut,
@@ -74,6 +41,7 @@ impl ByteSource {
         location: Path,
         reader: FileReader,
         prefetch: Prefetch,
+        ahead: Option<ReadAhead>,
         metrics: ScanMetrics,
     ) -> Self {
         let staging = Staging::new(metrics.prefetch_unused_bytes.clone());
@@ -82,15 +50,45 @@ impl ByteSource {
             reader,
             staging,
             prefetch,
+            ahead,
+            later: None,
             metrics,
             handed_out: HandedOut::default(),
         }
     }
 
+    /// Lets `later` follow how far this file's read-ahead has come.
+    pub(crate) fn followed_by(&mut self, later: Box<dyn LaterFiles>) {
+        self.later = Some(later);
+    }
+
+    /// Adds what is waited for to `metrics` from now on.
+    pub(crate) fn count_in(&mut self, metrics: &ScanMetrics) {
+        self.reader.count_in(metrics);
+        self.metrics = metrics.clone();
+    }
+
+    /// Reads ahead as far as the budget allows. Costs next to nothing where it does not.
+    pub(crate) fn pump(&mut self, order: &ScanOrder) -> Progress {
+        match &mut self.ahead {
+            Some(ahead) => ahead.pump(order, &self.prefetch.ranges),
+            None => Progress::Complete,
+        }
+    }
+
+    /// As [`Self::pump`], and goes on to later files where nothing is left to be asked for of this one.
+    pub(crate) fn pump_beyond(&mut self, order: &ScanOrder) {
+        let progress = self.pump(order);
+        if let Some(later) = &mut self.later {
+            later.follow(progress);
+        }
+    }
+
     /// Bytes for `ranges`, which the decoder requires for the current row group of `order`.
     ///
-    /// What is not staged is fetched, together with complete later row groups while the budget and the memory pool allow
-    /// it. A fetch that fails is made once more for the required ranges alone, so that prefetching never fails a query.
+    /// What is on its way is waited for. What nobody has asked for is fetched, together with complete later row groups while
+    /// the budget and the memory pool allow it. A fetch that fails is made once more for the required ranges alone, so that
+    /// neither prefetching nor reading ahead ever fails a query.
     ///
     /// # Errors
     /// What the reader says of the required ranges, or an answer that does not fit them.
@@ -103,44 +101,155 @@ impl ByteSource {
         let place = order.current().map_or(usize::MAX, |read| read.place);
         // The decoder may have passed row groups in silence since the last boundary.
         self.staging.drop_before(place);
+        if let (Some(ahead), Some(current)) = (&mut self.ahead, order.current()) {
+            ahead.require(current, ranges, &self.prefetch.ranges);
+        }
         let mut answers: Vec<Option<Bytes>> = ranges
             .iter()
             .map(|range| match range.start == range.end {
                 true => Some(Bytes::new()),
-                false => self.staging.take(place, range),
+                false => self.take(place, range),
             })
             .collect();
-        let missing: Vec<Range<u64>> = ranges
-            .iter()
-            .zip(&answers)
-            .filter(|(_, answer)| answer.is_none())
-            .map(|(range, _)| range.clone())
-            .collect();
+        let (flights, missing) = self.expected_and_missing(place, ranges, &answers);
         if self.prefetch.ranges.has_row_filter() {
             self.handed_out.add(place, ranges);
         }
-        if !missing.is_empty() {
-            let fetched = self.fetch(order, missing, buffered_bytes).await?;
-            let mut fetched = fetched.into_iter();
-            for answer in answers.iter_mut().filter(|answer| answer.is_none()) {
-                *answer = fetched.next();
+        let mut fetched = self
+            .fetch_beside(order, missing, flights, buffered_bytes)
+            .await?;
+        for (range, answer) in ranges.iter().zip(&mut answers) {
+            if answer.is_none() {
+                *answer = self.take(place, range);
             }
+        }
+        // What is still missing is what was fetched, in order, and what failed to come by itself.
+        let mut failed = Vec::new();
+        for (range, answer) in ranges.iter().zip(&mut answers) {
+            if answer.is_none() {
+                match fetched.next_if(|(fetched, _)| fetched == range) {
+                    Some((_, bytes)) => *answer = Some(bytes),
+                    None => failed.push(range.clone()),
+                }
+            }
+        }
+        if !failed.is_empty() {
+            let mut again = self.request_required(failed).await?.into_iter();
+            for answer in answers.iter_mut().filter(|answer| answer.is_none()) {
+                *answer = again.next();
+            }
+        }
+        self.pump_beyond(order);
+        if let Some(ahead) = &mut self.ahead
+            && ahead.has_launched()
+        {
+            // Where all workers decode, nobody would send what has just been spawned before this one is done.
+            tokio::task::yield_now().await;
         }
         Ok(answers.into_iter().flatten().collect())
     }
 
-    /// Drops what is staged for the row group at `place`, which will not be decoded.
-    pub(crate) fn drop_staged(&mut self, place: usize) {
-        self.staging.remove(place);
+    fn take(&mut self, place: usize, range: &Range<u64>) -> Option<Bytes> {
+        let staged = self.staging.take(place, range);
+        staged.or_else(|| self.ahead.as_mut()?.take(place, range))
     }
 
-    /// Drops what is staged for row groups that the decoder has finished: all before the first pending one of `order`.
+    /// Of the ranges without an answer: the requests that will bring them, and those that nobody has asked for.
+    fn expected_and_missing(
+        &mut self,
+        place: usize,
+        ranges: &[Range<u64>],
+        answers: &[Option<Bytes>],
+    ) -> (Vec<FlightId>, Vec<Range<u64>>) {
+        let mut flights = Vec::new();
+        let mut missing = Vec::new();
+        let unanswered = ranges
+            .iter()
+            .zip(answers)
+            .filter(|(_, answer)| answer.is_none());
+        for (range, _) in unanswered {
+            let ahead = self.ahead.as_ref();
+            match ahead.and_then(|ahead| ahead.flight_of(place, range)) {
+                Some(flight) => flights.push(flight),
+                None => missing.push(range.clone()),
+            }
+        }
+        flights.sort_unstable();
+        flights.dedup();
+        if let Some(ahead) = self.ahead.as_mut().filter(|_| place != usize::MAX) {
+            ahead.forget(place, &missing);
+        }
+        (flights, missing)
+    }
+
+    /// Fetches `missing` while it waits for `flights`, and returns what was fetched.
+    async fn fetch_beside(
+        &mut self,
+        order: &ScanOrder,
+        missing: Vec<Range<u64>>,
+        flights: Vec<FlightId>,
+        buffered_bytes: u64,
+    ) -> Result<Fetched> {
+        let ahead = self.ahead.as_mut();
+        let waits: Vec<_> = ahead
+            .map(|ahead| {
+                flights
+                    .iter()
+                    .filter_map(|id| ahead.wait_for(*id))
+                    .collect()
+            })
+            .unwrap_or_default();
+        let is_waiting = !waits.is_empty();
+        let metrics = self.metrics.clone();
+        let landing = async move {
+            let _timer = is_waiting.then(|| metrics.read_ahead_wait_time.timer());
+            join_all(waits).await
+        };
+        let (fetched, landed) = if missing.is_empty() {
+            self.pump_beyond(order);
+            let _timer = is_waiting.then(|| self.metrics.fetch_wait_time.timer());
+            (Ok(Vec::new()), landing.await)
+        } else {
+            // In this order: what nobody has asked for yet goes out first.
+            join(self.fetch(order, missing.clone(), buffered_bytes), landing).await
+        };
+        if is_waiting {
+            self.metrics.read_ahead_wait_count.add(1);
+            if missing.is_empty() {
+                self.metrics.fetch_round_count.add(1);
+            }
+        }
+        if let Some(ahead) = &mut self.ahead {
+            for (flight, answer) in landed {
+                ahead.land(flight, answer);
+            }
+        }
+        Ok(missing
+            .into_iter()
+            .zip(fetched?)
+            .collect::<Vec<_>>()
+            .into_iter()
+            .peekable())
+    }
+
+    /// Drops what was read ahead for the row group at `place`, which will not be decoded.
+    pub(crate) fn drop_staged(&mut self, place: usize) {
+        self.staging.remove(place);
+        if let Some(ahead) = &mut self.ahead {
+            ahead.remove(place);
+        }
+    }
+
+    /// Drops what was read ahead for row groups that the decoder has finished: all before the first pending one of `order`.
     pub(crate) fn drop_passed(&mut self, order: &ScanOrder) {
         let first = order
             .pending()
             .front()
             .map_or(usize::MAX, |read| read.place);
         self.staging.drop_before(first);
+        if let Some(ahead) = &mut self.ahead {
+            ahead.drop_before(first);
+        }
     }
 
     async fn fetch(
@@ -155,10 +264,25 @@ impl ByteSource {
                 range: range.clone(),
             }));
         }
-        let planned = self.plan(order, &required, buffered_bytes);
-        let (planned, reservation) = self.reserve(&required, planned);
+        let widening = Widening {
+            location: &self.location,
+            prefetch: &self.prefetch,
+            staging: &self.staging,
+            ahead: self.ahead.as_ref(),
+            handed_out: &self.handed_out,
+            reads_in_passing: self.reader.reads_in_passing(),
+            metrics: &self.metrics,
+        };
+        let planned = widening.plan(order, &required, buffered_bytes);
+        let (planned, reservation) = widening.reserve(&required, planned);
+        add_bytes(&self.metrics.required_bytes, total_bytes(&required));
+        if let Some(ahead) = &mut self.ahead {
+            planned
+                .iter()
+                .for_each(|group| ahead.forget(group.place, &group.ranges));
+        }
         if planned.is_empty() {
-            return self.request_required(required).await;
+            return self.request(order, required.clone(), required.len()).await;
         }
         let ranges = asked(&required, &planned);
         let bytes: u64 = planned.iter().map(|group| group.bytes).sum();
@@ -167,7 +291,7 @@ impl ByteSource {
             .filter(|group| order.current().is_none_or(|read| read.place != group.place));
         self.metrics.prefetched_row_group_count.add(later.count());
         add_bytes(&self.metrics.prefetched_bytes, bytes);
-        let mut answers = match self.request(ranges, required.len()).await {
+        let mut answers = match self.request(order, ranges, required.len()).await {
             Ok(answers) => answers.into_iter(),
             Err(error) => {
                 debug!(
@@ -189,129 +313,41 @@ impl ByteSource {
         Ok(needed)
     }
 
-    /// What to take along.
-    fn plan(
-        &self,
-        order: &ScanOrder,
-        required: &[Range<u64>],
-        buffered_bytes: u64,
-    ) -> Vec<PlannedRowGroup> {
-        let held_bytes = buffered_bytes
-            .saturating_add(self.staging.bytes())
-            .saturating_add(total_bytes(required));
-        let room_bytes = self.prefetch.budget_bytes.saturating_sub(held_bytes);
-        let mut planned = widen(
-            order.pending().iter().take(self.prefetch.max_row_groups),
-            room_bytes,
-            order.rows_left_after_current(),
-            |place| self.staging.contains(place),
-            |read, limit| self.ranges_of(read, limit),
-        );
-        if let Some(current) = order.current()
-            && self.prefetch.ranges.has_row_filter()
-            && self.reader.reads_in_passing()
-        {
-            self.take_along_what_is_read_in_passing(current, required, room_bytes, &mut planned);
-        }
-        planned
-    }
-
-    /// An error is no reason to fail: where it matters, the decoder will come upon it.
-    fn ranges_of(&self, read: &RowGroupRead, limit: Option<usize>) -> Option<Vec<Range<u64>>> {
-        let ranges = self.prefetch.ranges.ranges(read, limit);
-        ranges
-            .inspect_err(|error| debug!("{}: not prefetched: {error}", self.location))
-            .ok()
-    }
-
-    /// Adds what the filter of the current row group may leave to be read of it, as far as it lies in gaps that the
-    /// requests read in passing: else it would be thrown away now and asked for again. Later row groups give way to it.
-    fn take_along_what_is_read_in_passing(
-        &self,
-        current: &RowGroupRead,
-        required: &[Range<u64>],
-        room_bytes: u64,
-        planned: &mut Vec<PlannedRowGroup>,
-    ) {
-        let place = current.place;
-        let mut rest = self.ranges_of(current, None).unwrap_or_default();
-        rest.retain(|range| !self.staging.holds(place, range) && !self.handed_out.touches(range));
-        let in_passing = |planned: &[PlannedRowGroup], rest: &[Range<u64>]| {
-            let asked = asked(required, planned);
-            let requests = Requests::plan(&asked, required.len());
-            read_in_passing(&requests.ranges, &asked, rest)
-        };
-        let rest = in_passing(planned, &rest);
-        let extra_bytes = total_bytes(&rest);
-        let mut planned_bytes: u64 = planned.iter().map(|group| group.bytes).sum();
-        while planned_bytes.saturating_add(extra_bytes) > room_bytes {
-            let Some(last) = planned.pop() else { break };
-            planned_bytes -= last.bytes;
-        }
-        // With fewer row groups there may be fewer gaps.
-        let ranges = in_passing(planned, &rest);
-        let bytes = total_bytes(&ranges);
-        if bytes > 0 && planned_bytes.saturating_add(bytes) <= room_bytes {
-            planned.insert(
-                0,
-                PlannedRowGroup {
-                    place,
-                    ranges,
-                    bytes,
-                },
-            );
-        }
-    }
-
-    /// Keeps as many of `planned` as the memory pool has room for, with what is read between them.
-    fn reserve(
-        &self,
-        required: &[Range<u64>],
-        mut planned: Vec<PlannedRowGroup>,
-    ) -> (Vec<PlannedRowGroup>, Option<Arc<MemoryReservation>>) {
-        let Some(memory) = self
-            .prefetch
-            .memory
-            .as_ref()
-            .filter(|_| !planned.is_empty())
-        else {
-            return (planned, None);
-        };
-        let reservation = memory.account.new_empty();
-        let granted = planned
-            .iter()
-            .take_while(|group| memory.try_grow(&reservation, group.bytes))
-            .count();
-        let mut is_refused = granted < planned.len();
-        planned.truncate(granted);
-        while !planned.is_empty() {
-            let bridged_bytes =
-                Requests::plan(&asked(required, &planned), required.len()).bridged_bytes;
-            if memory.try_grow(&reservation, bridged_bytes) {
-                break;
-            }
-            is_refused = true;
-            planned.truncate(planned.len() / 2);
-            let kept: u64 = planned.iter().map(|group| group.bytes).sum();
-            reservation.resize(usize::try_from(kept).unwrap_or(usize::MAX));
-        }
-        if is_refused {
-            self.metrics.prefetch_refused_count.add(1);
-        }
-        (planned, Some(Arc::new(reservation)))
-    }
-
     async fn request_required(&mut self, required: Vec<Range<u64>>) -> Result<Vec<Bytes>> {
-        let count = required.len();
-        self.request(required, count).await
+        let answers = self.reader.fetch(required.clone(), required.len()).await?;
+        self.check(&required, answers)
     }
 
+    /// As soon as the request is on its way, reads ahead beside it.
     async fn request(
         &mut self,
+        order: &ScanOrder,
         ranges: Vec<Range<u64>>,
         required_count: usize,
     ) -> Result<Vec<Bytes>> {
-        let answers = self.reader.fetch(ranges.clone(), required_count).await?;
+        let Self {
+            reader,
+            ahead,
+            prefetch,
+            ..
+        } = self;
+        let answers = {
+            let answers = reader.fetch(ranges.clone(), required_count);
+            pin_mut!(answers);
+            match futures::poll!(&mut answers) {
+                std::task::Poll::Ready(answers) => answers,
+                std::task::Poll::Pending => {
+                    if let Some(ahead) = ahead {
+                        ahead.pump(order, &prefetch.ranges);
+                    }
+                    answers.await
+                }
+            }
+        }?;
+        self.check(&ranges, answers)
+    }
+
+    fn check(&self, ranges: &[Range<u64>], answers: Vec<Bytes>) -> Result<Vec<Bytes>> {
         if answers.len() != ranges.len() {
             return Err(self.unusable(FetchError::WrongCount {
                 path: self.location.to_string(),
@@ -337,40 +373,5 @@ impl ByteSource {
     }
 }
 
-fn total_bytes(ranges: &[Range<u64>]) -> u64 {
-    ranges
-        .iter()
-        .fold(0, |bytes, range| bytes.saturating_add(len(range)))
-}
-
-/// Everything that one fetch asks for, what is required first.
-fn asked(required: &[Range<u64>], planned: &[PlannedRowGroup]) -> Vec<Range<u64>> {
-    let planned = planned.iter().flat_map(|group| &group.ranges);
-    required.iter().chain(planned).cloned().collect()
-}
-
-/// Ranges of one row group that the decoder has, which it will not ask for again.
-#[derive(Debug, Default)]
-struct HandedOut {
-    place: usize,
-    /// By start, without overlap.
-    ranges: Vec<Range<u64>>,
-}
-
-impl HandedOut {
-    fn add(&mut self, place: usize, ranges: &[Range<u64>]) {
-        if self.place != place {
-            self.place = place;
-            self.ranges.clear();
-        }
-        self.ranges.extend_from_slice(ranges);
-        self.ranges.sort_unstable_by_key(|range| range.start);
-    }
-
-    fn touches(&self, range: &Range<u64>) -> bool {
-        let before = self.ranges.partition_point(|used| used.start < range.end);
-        before
-            .checked_sub(1)
-            .is_some_and(|last| self.ranges[last].end > range.start)
-    }
-}
+/// Ranges and their bytes, in the order in which they were asked for.
+type Fetched = std::iter::Peekable<std::vec::IntoIter<(Range<u64>, Bytes)>>;

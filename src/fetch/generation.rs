@@ -31,6 +31,11 @@ impl Generation {
         }
     }
 
+    /// Bytes of the object.
+    pub(crate) fn size(&self) -> u64 {
+        self.size
+    }
+
     /// The value for `If-Match`, where the ETag is one that servers compare as sent.
     ///
     /// A weak ETag never matches `If-Match` (RFC 9110, 13.1.1), and some listings carry the tag without its quotes, which

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -17,10 +17,15 @@ use object_store::{
     PutPayload, PutResult, RenameOptions, Result,
 };
 use parking_lot::Mutex;
+use tokio::time::Instant;
 
 use super::coalesce::{Requests, len, slice_of};
 use super::generation::Generation;
+use super::limits::{RequestLimits, Urgency};
+use super::tail::Tail;
+use super::times::RequestTimes;
 use crate::error::FetchError;
+use crate::plan::{Piece, plan_flights, split};
 
 const STORE: &str = "parquet_prefetch";
 
@@ -36,11 +41,43 @@ pub(crate) struct PinnedStore {
     location: Path,
     generation: Mutex<Generation>,
     kind: StoreKind,
-    requests: Count,
+    rules: RequestRules,
+    /// Requests that were made for somebody who waited.
+    awaited_requests: AtomicUsize,
+    tail: Mutex<Option<Tail>>,
     /// Cleared by a store that takes no conditions, or not the listing's form of the ETag.
     sends_conditions: AtomicBool,
     /// How many of the ranges of the next `get_ranges` are required, where it was announced; else all of them are.
     announced: Mutex<Option<usize>>,
+}
+
+/// How requests are made and counted.
+#[derive(Debug, Clone)]
+pub(crate) struct RequestRules {
+    pub(crate) limits: RequestLimits,
+    /// Longer ones are split, and their parts read at the same time; 0 for never.
+    pub(crate) max_request_bytes: u64,
+    /// Whether the first answer that ends where the object ends is kept: what is read to find the metadata.
+    pub(crate) keeps_tail: bool,
+    pub(crate) requests: Count,
+    pub(crate) required_requests: Count,
+    pub(crate) times: Arc<RequestTimes>,
+}
+
+impl RequestRules {
+    pub(crate) fn max_bytes(&self) -> u64 {
+        match self.max_request_bytes {
+            0 => u64::MAX,
+            bytes => bytes,
+        }
+    }
+}
+
+/// Whom a request is for.
+enum RequestKind {
+    Awaited,
+    /// Nobody who waits yet; counted here.
+    Ahead(Count),
 }
 
 /// How ranges are best read from a store.
@@ -57,14 +94,16 @@ impl PinnedStore {
         inner: Arc<dyn ObjectStore>,
         meta: &ObjectMeta,
         kind: StoreKind,
-        requests: Count,
+        rules: RequestRules,
     ) -> Self {
         Self {
             inner,
             location: meta.location.clone(),
             generation: Mutex::new(Generation::of(meta)),
             kind,
-            requests,
+            rules,
+            awaited_requests: AtomicUsize::new(0),
+            tail: Mutex::new(None),
             sends_conditions: AtomicBool::new(true),
             announced: Mutex::new(None),
         }
@@ -80,6 +119,36 @@ impl PinnedStore {
         *self.announced.lock() = Some(required_count);
     }
 
+    /// Requests so far that somebody waited for, from the first byte on.
+    pub(crate) fn awaited_requests(&self) -> usize {
+        self.awaited_requests.load(Ordering::Relaxed)
+    }
+
+    /// What was kept of the object's end, which is given up by this.
+    pub(crate) fn take_tail(&self) -> Option<Tail> {
+        self.tail.lock().take()
+    }
+
+    /// Reads `range` for nobody who waits yet. Counts its requests in `requests`, and with those of all kinds.
+    pub(crate) async fn read_ahead(
+        &self,
+        range: Range<u64>,
+        urgency: Urgency,
+        requests: Count,
+    ) -> Result<Bytes> {
+        let kind = RequestKind::Ahead(requests);
+        match self.kind {
+            StoreKind::Remote => self.read_parts(range, &urgency, &kind).await,
+            StoreKind::LocalFile => {
+                let _slot = self.rules.limits.enter(&urgency).await;
+                self.count(&kind);
+                let answers = self.read_local(std::slice::from_ref(&range)).await?;
+                let found = answers.into_iter().next();
+                found.ok_or_else(|| self.wrong_length(&range, 0))
+            }
+        }
+    }
+
     fn verify(&self, meta: &ObjectMeta) -> Result<()> {
         let found = Generation::of(meta);
         let mut expected = self.generation.lock();
@@ -92,12 +161,18 @@ impl PinnedStore {
 
     /// One request, read to its end here so that no half-read body occupies a connection. The answer is without its body, and
     /// of the range and length that it says and, where bounds were asked for, of these.
-    async fn read(&self, mut options: GetOptions) -> Result<(Bytes, GetResult)> {
+    async fn read(
+        &self,
+        mut options: GetOptions,
+        kind: &RequestKind,
+    ) -> Result<(Bytes, GetResult)> {
         let asked = match &options.range {
             Some(GetRange::Bounded(range)) => Some(range.clone()),
             _ => None,
         };
-        let mut answer = self.conditional_get(&mut options).await?;
+        let begun = Instant::now();
+        let mut answer = self.conditional_get(&mut options, kind).await?;
+        let first_byte = begun.elapsed();
         self.verify(&answer.meta)?;
         if let Some(asked) = asked
             && answer.range != asked
@@ -116,16 +191,55 @@ impl PinnedStore {
         };
         let bytes = answer.bytes().await?;
         self.check_length(&without_body.range, &bytes)?;
+        let body = begun.elapsed().saturating_sub(first_byte);
+        self.rules
+            .times
+            .observe(first_byte, body, bytes.len() as u64);
+        if self.rules.keeps_tail && without_body.range.end == self.generation.lock().size() {
+            let mut tail = self.tail.lock();
+            tail.get_or_insert_with(|| {
+                let meta = without_body.meta.clone();
+                Tail::new(without_body.range.clone(), bytes.clone(), meta)
+            });
+        }
         Ok((bytes, without_body))
+    }
+
+    /// Several requests at once where `range` is longer than one may be.
+    async fn read_parts(
+        &self,
+        range: Range<u64>,
+        urgency: &Urgency,
+        kind: &RequestKind,
+    ) -> Result<Bytes> {
+        let read = |part: Range<u64>| async move {
+            let _slot = self.rules.limits.enter(urgency).await;
+            let options = GetOptions::new().with_range(Some(part));
+            Ok::<_, Error>(self.read(options, kind).await?.0)
+        };
+        let parts = split(&range, self.rules.max_bytes());
+        if parts.len() == 1 {
+            return read(range).await;
+        }
+        let parts: Vec<Bytes> = stream::iter(parts)
+            .map(read)
+            .buffered(MAX_CONCURRENT_REQUESTS)
+            .try_collect()
+            .await?;
+        Ok(parts.concat().into())
     }
 
     /// With `If-Match`, as long as the store takes it. Where it does not, or says that the object is another one, the answer to
     /// the same request without a condition decides: it carries what there is to compare.
-    async fn conditional_get(&self, options: &mut GetOptions) -> Result<GetResult> {
+    async fn conditional_get(
+        &self,
+        options: &mut GetOptions,
+        kind: &RequestKind,
+    ) -> Result<GetResult> {
         if options.if_match.is_none() && self.sends_conditions.load(Ordering::Relaxed) {
             options.if_match = self.generation.lock().if_match().map(str::to_owned);
         }
-        self.requests.add(1);
+        self.count(kind);
         match self.inner.get_opts(&self.location, options.clone()).await {
             Err(
                 Error::Precondition { .. }
@@ -134,10 +248,21 @@ impl PinnedStore {
             ) if options.if_match.is_some() => {
                 self.sends_conditions.store(false, Ordering::Relaxed);
                 options.if_match = None;
-                self.requests.add(1);
+                self.count(kind);
                 self.inner.get_opts(&self.location, options.clone()).await
             }
             answer => answer,
+        }
+    }
+
+    fn count(&self, kind: &RequestKind) {
+        self.rules.requests.add(1);
+        match kind {
+            RequestKind::Ahead(requests) => requests.add(1),
+            RequestKind::Awaited => {
+                self.awaited_requests.fetch_add(1, Ordering::Relaxed);
+                self.rules.required_requests.add(1);
+            }
         }
     }
 
@@ -146,13 +271,38 @@ impl PinnedStore {
         ranges: &[Range<u64>],
         required_count: usize,
     ) -> Result<Vec<Bytes>> {
-        let Requests {
-            ranges: requests, ..
-        } = Requests::plan(ranges, required_count);
+        let tail = self.tail.lock().clone();
+        let kept = |range: &Range<u64>| tail.as_ref().and_then(|tail| tail.slice(range));
+        let is_kept: Vec<bool> = ranges.iter().map(|range| kept(range).is_some()).collect();
+        let mut missing_required = 0;
+        let mut missing = Vec::new();
+        for (i, range) in ranges.iter().enumerate().filter(|(i, _)| !is_kept[*i]) {
+            missing.push(range.clone());
+            missing_required += usize::from(i < required_count);
+        }
+        let max_bytes = self.rules.max_bytes();
+        let mut requests = Vec::new();
+        for request in Requests::plan(&missing, missing_required).ranges {
+            if len(&request) <= max_bytes {
+                requests.push(request);
+                continue;
+            }
+            let within =
+                |range: &&Range<u64>| request.start <= range.start && range.end <= request.end;
+            let pieces = missing.iter().filter(within).map(|range| Piece {
+                place: 0,
+                range: range.clone(),
+                is_conditional: false,
+            });
+            let whole = std::iter::once(request.clone()).collect();
+            let cut = plan_flights(pieces.collect(), whole, max_bytes);
+            requests.extend(cut.into_iter().map(|flight| flight.range));
+        }
         let mut answers: Vec<(Range<u64>, Bytes)> = stream::iter(requests)
             .map(|range| async move {
-                let options = GetOptions::new().with_range(Some(range.clone()));
-                Ok::<_, Error>((range, self.read(options).await?.0))
+                let bytes =
+                    self.read_parts(range.clone(), &Urgency::Required, &RequestKind::Awaited);
+                Ok::<_, Error>((range, bytes.await?))
             })
             .buffered(MAX_CONCURRENT_REQUESTS)
             .try_collect()
@@ -160,12 +310,15 @@ impl PinnedStore {
         answers.sort_unstable_by_key(|(range, _)| range.start);
         ranges
             .iter()
-            .map(|range| slice_of(&answers, range).ok_or_else(|| self.wrong_length(range, 0)))
+            .map(|range| {
+                kept(range)
+                    .or_else(|| slice_of(&answers, range))
+                    .ok_or_else(|| self.wrong_length(range, 0))
+            })
             .collect()
     }
 
     async fn read_local(&self, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
-        self.requests.add(1);
         let answers = self.inner.get_ranges(&self.location, ranges).await?;
         // Looked at after the bytes: had the file been replaced before or meanwhile, it shows.
         self.verify(&self.inner.head(&self.location).await?)?;
@@ -257,7 +410,15 @@ impl ObjectStore for PinnedStore {
         if *location != self.location || options.head {
             return self.inner.get_opts(location, options).await;
         }
-        let (bytes, answer) = self.read(options).await?;
+        let kept = self
+            .tail
+            .lock()
+            .as_ref()
+            .and_then(|tail| tail.answer(&options));
+        let (bytes, answer) = match kept {
+            Some(answer) => answer,
+            None => self.read(options, &RequestKind::Awaited).await?,
+        };
         let body = stream::once(async move { Ok(bytes) }).boxed();
         Ok(GetResult {
             payload: GetResultPayload::Stream(body),
@@ -289,7 +450,10 @@ impl ObjectStore for PinnedStore {
         let required_count = required.filter(|range| !range.is_empty()).count();
         let answers = match self.kind {
             StoreKind::Remote => self.read_remote(&wanted, required_count).await?,
-            StoreKind::LocalFile => self.read_local(&wanted).await?,
+            StoreKind::LocalFile => {
+                self.count(&RequestKind::Awaited);
+                self.read_local(&wanted).await?
+            }
         };
         let mut answers = answers.into_iter();
         Ok(ranges
@@ -340,6 +504,7 @@ impl ObjectStore for PinnedStore {
 mod tests {
     use super::*;
     use object_store::memory::InMemory;
+    use std::num::NonZeroUsize;
 
     async fn store_with(content: &'static [u8]) -> (Arc<InMemory>, ObjectMeta) {
         let store = Arc::new(InMemory::new());
@@ -349,8 +514,19 @@ mod tests {
         (store, meta)
     }
 
+    fn rules() -> RequestRules {
+        RequestRules {
+            limits: RequestLimits::new(NonZeroUsize::MIN),
+            max_request_bytes: 0,
+            keeps_tail: false,
+            requests: Count::new(),
+            required_requests: Count::new(),
+            times: Arc::default(),
+        }
+    }
+
     fn pinned(store: &Arc<InMemory>, meta: &ObjectMeta, kind: StoreKind) -> PinnedStore {
-        PinnedStore::new(Arc::clone(store) as _, meta, kind, Count::new())
+        PinnedStore::new(Arc::clone(store) as _, meta, kind, rules())
     }
 
     fn fetch_error(error: &(dyn std::error::Error + 'static)) -> FetchError {
@@ -381,7 +557,7 @@ mod tests {
                     Bytes::from_static(b"0123456789")
                 ]
             );
-            assert_eq!(pinned.requests.value(), 1);
+            assert_eq!(pinned.rules.requests.value(), 1);
         }
     }
 

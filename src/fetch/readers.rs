@@ -1,6 +1,6 @@
 //! Who reads a file: readers of our own that pin the generation, or a user's as they are.
 
-use std::fmt::{self, Write};
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -14,18 +14,29 @@ use datafusion::physical_plan::metrics::{Count, ExecutionPlanMetricsSet};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use object_store::ObjectStore;
+use parking_lot::Mutex;
 use parquet::arrow::arrow_reader::ArrowReaderOptions;
 use parquet::arrow::async_reader::AsyncFileReader;
+use parquet::errors::ParquetError;
 use parquet::file::metadata::ParquetMetaData;
-use std::ops::Range;
 
 use super::generation::Generation;
-use super::pinned_store::{PinnedStore, StoreKind};
+use super::limits::Urgency;
+use super::pinned_store::{PinnedStore, RequestRules, StoreKind};
+use super::reader_choice::ReaderChoice;
+use super::tail::Tail;
 use crate::metrics::ScanMetrics;
+use crate::plan::RequestCost;
 
 /// How the readers of a scan are made.
 #[derive(Debug, Clone)]
-pub(crate) enum ReaderFactory {
+pub(crate) struct ReaderFactory {
+    maker: Maker,
+    rules: RequestRules,
+}
+
+#[derive(Debug, Clone)]
+enum Maker {
     /// Stock's readers over a store that pins the generation.
     Pinned {
         store: Arc<dyn ObjectStore>,
@@ -36,56 +47,6 @@ pub(crate) enum ReaderFactory {
     AsSet(Arc<dyn ParquetFileReaderFactory>),
 }
 
-/// Whose readers a scan uses. Decided when it is planned, once for all of its partitions.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ReaderChoice {
-    /// Ours, in the place of stock's that cache nothing.
-    Default,
-    /// Ours, in the place of stock's that share the session's cache of file metadata.
-    Cached,
-    /// Those of the factory that was set on the scan.
-    AsSet,
-}
-
-impl ReaderChoice {
-    /// For a source that carries `factory`, to be read from `store`.
-    ///
-    /// Stock's own factories can be told from a user's only by what they print, so the store they hold must print like the
-    /// session's too: a factory over any other store is the user's.
-    pub(crate) fn of(
-        factory: Option<&Arc<dyn ParquetFileReaderFactory>>,
-        store: Option<&Arc<dyn ObjectStore>>,
-    ) -> Self {
-        let Some(factory) = factory else {
-            return Self::Default;
-        };
-        let Some(store) = store else {
-            return Self::AsSet;
-        };
-        let printed = Prefix::of(factory.as_ref());
-        let expected = Prefix::of(store.as_ref());
-        let is_of = |head: &str, tail: &str| {
-            printed.strip_prefix(head).is_some_and(|rest| {
-                // What was cut off cannot be compared, and with it not the end of it either.
-                match rest.strip_prefix(expected.as_str()) {
-                    Some(end) => end.is_empty() || end.starts_with(tail),
-                    None => expected.len() >= Prefix::MAX_BYTES && expected.starts_with(rest),
-                }
-            })
-        };
-        if is_of("DefaultParquetFileReaderFactory { store: ", " }") {
-            Self::Default
-        } else if is_of(
-            "CachedParquetFileReaderFactory { store: ",
-            ", metadata_cache: ",
-        ) {
-            Self::Cached
-        } else {
-            Self::AsSet
-        }
-    }
-}
-
 impl ReaderFactory {
     /// `configured` is the factory that was set on the scan, `metadata_cache` the session's.
     pub(crate) fn new(
@@ -94,24 +55,37 @@ impl ReaderFactory {
         is_local_file: bool,
         configured: Option<&Arc<dyn ParquetFileReaderFactory>>,
         metadata_cache: Option<Arc<FileMetadataCache>>,
+        rules: RequestRules,
     ) -> Self {
         let kind = if is_local_file {
             StoreKind::LocalFile
         } else {
             StoreKind::Remote
         };
-        match (choice, configured) {
-            (ReaderChoice::AsSet, Some(factory)) => Self::AsSet(Arc::clone(factory)),
-            (ReaderChoice::Cached, _) => Self::Pinned {
+        let maker = match (choice, configured) {
+            (ReaderChoice::AsSet, Some(factory)) => Maker::AsSet(Arc::clone(factory)),
+            (ReaderChoice::Cached, _) => Maker::Pinned {
                 store,
                 metadata_cache,
                 kind,
             },
-            (ReaderChoice::Default | ReaderChoice::AsSet, _) => Self::Pinned {
+            (ReaderChoice::Default | ReaderChoice::AsSet, _) => Maker::Pinned {
                 store,
                 metadata_cache: None,
                 kind,
             },
+        };
+        Self { maker, rules }
+    }
+
+    /// Whether the metadata of `file` are at hand without a request.
+    pub(crate) fn has_metadata_of(&self, file: &PartitionedFile) -> bool {
+        match &self.maker {
+            Maker::AsSet(_) => false,
+            Maker::Pinned { metadata_cache, .. } => metadata_cache.as_ref().is_some_and(|cache| {
+                let entry = cache.get(&file.object_meta.location);
+                entry.is_some_and(|entry| entry.is_valid_for(&file.object_meta))
+            }),
         }
     }
 
@@ -124,15 +98,18 @@ impl ReaderFactory {
         metrics_set: &ExecutionPlanMetricsSet,
         metrics: &ScanMetrics,
     ) -> FileReaders {
-        let (factory, pinned): (Arc<dyn ParquetFileReaderFactory>, _) = match self {
-            Self::AsSet(factory) => (Arc::clone(factory), None),
-            Self::Pinned {
+        let (factory, pinned): (Arc<dyn ParquetFileReaderFactory>, _) = match &self.maker {
+            Maker::AsSet(factory) => (Arc::clone(factory), None),
+            Maker::Pinned {
                 store,
                 metadata_cache,
                 kind,
             } => {
-                let requests = metrics.fetch_request_count.clone();
-                let store = PinnedStore::new(Arc::clone(store), &file.object_meta, *kind, requests);
+                let rules = RequestRules {
+                    keeps_tail: self.rules.keeps_tail && *kind == StoreKind::Remote,
+                    ..self.rules.clone()
+                };
+                let store = PinnedStore::new(Arc::clone(store), &file.object_meta, *kind, rules);
                 let pinned = Arc::new(store);
                 let store = Arc::clone(&pinned);
                 let factory: Arc<dyn ParquetFileReaderFactory> = match metadata_cache {
@@ -155,7 +132,9 @@ impl ReaderFactory {
             metadata_size_hint,
             metrics_set: metrics_set.clone(),
             metrics: metrics.clone(),
+            rules: self.rules.clone(),
             pinned,
+            spare: Arc::default(),
         }
     }
 }
@@ -171,30 +150,6 @@ fn drop_other_generation(cache: &Arc<FileMetadataCache>, file: &PartitionedFile)
     }
 }
 
-/// The beginning of what a value prints: a store in memory prints its content.
-struct Prefix(String);
-
-impl Prefix {
-    const MAX_BYTES: usize = 4096;
-
-    fn of(value: &(impl fmt::Debug + ?Sized)) -> String {
-        let mut prefix = Self(String::new());
-        // Ends with an error once it has enough, which is the point.
-        let _ = write!(prefix, "{value:?}");
-        prefix.0
-    }
-}
-
-impl Write for Prefix {
-    fn write_str(&mut self, s: &str) -> fmt::Result {
-        if self.0.len() >= Self::MAX_BYTES {
-            return Err(fmt::Error);
-        }
-        self.0.push_str(s);
-        Ok(())
-    }
-}
-
 /// Makes readers of one file.
 pub(crate) struct FileReaders {
     factory: Arc<dyn ParquetFileReaderFactory>,
@@ -203,7 +158,10 @@ pub(crate) struct FileReaders {
     metadata_size_hint: Option<usize>,
     metrics_set: ExecutionPlanMetricsSet,
     metrics: ScanMetrics,
+    rules: RequestRules,
     pinned: Option<Arc<PinnedStore>>,
+    /// A user's readers that have done their request: making one may cost more than a request.
+    spare: Arc<Mutex<Vec<Box<dyn AsyncFileReader + Send>>>>,
 }
 
 impl FileReaders {
@@ -212,17 +170,75 @@ impl FileReaders {
     /// # Errors
     /// What the factory says.
     pub(crate) fn reader(&self) -> Result<FileReader> {
-        let inner = self.factory.create_reader(
+        Ok(FileReader {
+            inner: self.make()?,
+            metrics: self.metrics.clone(),
+            pinned: self.pinned.clone(),
+        })
+    }
+
+    fn make(&self) -> Result<Box<dyn AsyncFileReader + Send>> {
+        self.factory.create_reader(
             self.partition,
             self.file.clone(),
             self.metadata_size_hint,
             &self.metrics_set,
-        )?;
-        Ok(FileReader {
-            inner,
-            metrics: self.metrics.clone(),
-            pinned: self.pinned.clone(),
-        })
+        )
+    }
+
+    /// Longest request that is not split.
+    pub(crate) fn max_request_bytes(&self) -> u64 {
+        self.rules.max_bytes()
+    }
+
+    /// What a request has cost so far, where that is known.
+    pub(crate) fn request_cost(&self) -> Option<RequestCost> {
+        self.rules.times.cost()
+    }
+
+    /// Whether what is read ahead has to be added to stock's metrics: a user's readers do it themselves.
+    pub(crate) fn are_pinned(&self) -> bool {
+        self.pinned.is_some()
+    }
+
+    /// What was read of the file's end, where it was kept.
+    pub(crate) fn take_tail(&self) -> Option<Tail> {
+        self.pinned.as_ref()?.take_tail()
+    }
+
+    /// Reads `range` beside whatever else is being read of the file. Counts its requests in `requests`.
+    pub(crate) fn read_ahead(
+        &self,
+        range: Range<u64>,
+        requests: Count,
+        urgency: Urgency,
+    ) -> BoxFuture<'static, parquet::errors::Result<Bytes>> {
+        if let Some(store) = &self.pinned {
+            let store = Arc::clone(store);
+            return async move {
+                store
+                    .read_ahead(range, urgency, requests)
+                    .await
+                    .map_err(|error| ParquetError::External(Box::new(error)))
+            }
+            .boxed();
+        }
+        let spare = Arc::clone(&self.spare);
+        let reader = match spare.lock().pop() {
+            Some(reader) => Ok(reader),
+            None => self.make(),
+        };
+        let rules = self.rules.clone();
+        async move {
+            let mut reader = reader.map_err(|error| ParquetError::External(Box::new(error)))?;
+            let _slot = rules.limits.enter(&urgency).await;
+            rules.requests.add(1);
+            requests.add(1);
+            let bytes = reader.get_bytes(range).await?;
+            spare.lock().push(reader);
+            Ok(bytes)
+        }
+        .boxed()
     }
 }
 
@@ -236,6 +252,11 @@ pub(crate) struct FileReader {
 }
 
 impl FileReader {
+    /// Adds what is waited for to `metrics` from now on.
+    pub(crate) fn count_in(&mut self, metrics: &ScanMetrics) {
+        self.metrics = metrics.clone();
+    }
+
     /// Whether requests read what lies between neighbouring ranges. A user's reader is taken to go through object_store's
     /// coalescing, as stock's does.
     pub(crate) fn reads_in_passing(&self) -> bool {
@@ -259,29 +280,28 @@ impl FileReader {
     /// Counts a wait for `future`. Requests made while fetching metadata follow one another, all others go out together.
     async fn measured<T>(
         metrics: &ScanMetrics,
-        counts_requests: bool,
+        pinned: Option<&PinnedStore>,
         one_after_another: bool,
         future: BoxFuture<'_, parquet::errors::Result<T>>,
     ) -> parquet::errors::Result<T> {
-        let before = metrics.fetch_request_count.value();
+        let before = pinned.map_or(0, PinnedStore::awaited_requests);
         let timer = metrics.fetch_wait_time.timer();
         let result = future.await;
         timer.done();
-        let rounds = if counts_requests {
-            let made = requests_since(&metrics.fetch_request_count, before);
-            if one_after_another { made } else { made.min(1) }
-        } else {
-            metrics.fetch_request_count.add(1);
-            1
+        let rounds = match pinned {
+            Some(pinned) => {
+                let made = pinned.awaited_requests().saturating_sub(before);
+                if one_after_another { made } else { made.min(1) }
+            }
+            None => {
+                metrics.fetch_request_count.add(1);
+                metrics.required_request_count.add(1);
+                1
+            }
         };
         metrics.fetch_round_count.add(rounds);
         result
     }
-}
-
-/// The counter belongs to one partition's scan, which does one thing at a time.
-fn requests_since(count: &Count, before: usize) -> usize {
-    count.value().saturating_sub(before)
 }
 
 impl AsyncFileReader for FileReader {
@@ -291,7 +311,7 @@ impl AsyncFileReader for FileReader {
             metrics,
             pinned,
         } = self;
-        Self::measured(metrics, pinned.is_some(), false, inner.get_bytes(range)).boxed()
+        Self::measured(metrics, pinned.as_deref(), false, inner.get_bytes(range)).boxed()
     }
 
     fn get_byte_ranges(
@@ -305,7 +325,7 @@ impl AsyncFileReader for FileReader {
         } = self;
         Self::measured(
             metrics,
-            pinned.is_some(),
+            pinned.as_deref(),
             false,
             inner.get_byte_ranges(ranges),
         )
@@ -321,77 +341,12 @@ impl AsyncFileReader for FileReader {
             metrics,
             pinned,
         } = self;
-        Self::measured(metrics, pinned.is_some(), true, inner.get_metadata(options)).boxed()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use object_store::memory::InMemory;
-    use object_store::path::Path;
-    use object_store::prefix::PrefixStore;
-
-    fn default_over(store: &Arc<dyn ObjectStore>) -> Arc<dyn ParquetFileReaderFactory> {
-        Arc::new(DefaultParquetFileReaderFactory::new(Arc::clone(store)))
-    }
-
-    fn prefixed(prefix: &str) -> Arc<dyn ObjectStore> {
-        Arc::new(PrefixStore::new(InMemory::new(), Path::from(prefix)))
-    }
-
-    #[test]
-    fn stock_s_factories_are_known_by_their_store() {
-        let store = prefixed("a");
-        let cache = datafusion::execution::runtime_env::RuntimeEnv::default()
-            .cache_manager
-            .get_file_metadata_cache();
-        let cached: Arc<dyn ParquetFileReaderFactory> = Arc::new(
-            CachedParquetFileReaderFactory::new(Arc::clone(&store), cache),
-        );
-        let of = |factory: &Arc<dyn ParquetFileReaderFactory>, store: &Arc<dyn ObjectStore>| {
-            ReaderChoice::of(Some(factory), Some(store))
-        };
-        assert_eq!(ReaderChoice::of(None, Some(&store)), ReaderChoice::Default);
-        assert_eq!(of(&default_over(&store), &store), ReaderChoice::Default);
-        assert_eq!(of(&cached, &store), ReaderChoice::Cached);
-        assert_eq!(of(&cached, &prefixed("b")), ReaderChoice::AsSet);
-        assert_eq!(ReaderChoice::of(Some(&cached), None), ReaderChoice::AsSet);
-    }
-
-    #[test]
-    fn a_store_whose_print_goes_on_is_another() {
-        let (short, long) = (prefixed("bucket"), prefixed("bucket/eu"));
-        let of = |factory: &Arc<dyn ParquetFileReaderFactory>, store: &Arc<dyn ObjectStore>| {
-            ReaderChoice::of(Some(factory), Some(store))
-        };
-        assert_eq!(of(&default_over(&long), &short), ReaderChoice::AsSet);
-        assert_eq!(of(&default_over(&short), &long), ReaderChoice::AsSet);
-    }
-
-    #[tokio::test]
-    async fn a_store_that_prints_its_objects_is_known_by_their_beginning() {
-        let store = InMemory::new();
-        let object = vec![b'x'; 100_000];
-        object_store::ObjectStoreExt::put(&store, &Path::from("a"), object.into())
-            .await
-            .unwrap();
-        let store: Arc<dyn ObjectStore> = Arc::new(store);
-        let factory = default_over(&store);
-        assert_eq!(
-            ReaderChoice::of(Some(&factory), Some(&store)),
-            ReaderChoice::Default
-        );
-        let empty: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
-        assert_eq!(
-            ReaderChoice::of(Some(&factory), Some(&empty)),
-            ReaderChoice::AsSet
-        );
-    }
-
-    #[test]
-    fn printing_ends_where_there_is_enough() {
-        let large = vec![0u8; 10_000_000];
-        assert!(Prefix::of(&large).len() < 2 * Prefix::MAX_BYTES);
+        Self::measured(
+            metrics,
+            pinned.as_deref(),
+            true,
+            inner.get_metadata(options),
+        )
+        .boxed()
     }
 }

@@ -16,15 +16,25 @@ use datafusion::physical_plan::metrics::{BaselineMetrics, Count, MetricBuilder, 
 
 use super::ScanContext;
 use super::constants::literal_columns;
-use crate::fetch::{FileReader, FileReaders};
+use crate::fetch::{FileReader, FileReaders, Permit};
+use crate::metrics::ScanMetrics;
+
+/// How a file is opened before its turn.
+pub(crate) struct InBackground {
+    /// For the bytes that are read to find its metadata.
+    pub(crate) permit: Permit,
+}
 
 /// A file that is being opened, with the scan's expressions made specific to it.
 pub(crate) struct OpeningFile {
     pub(super) scan: Arc<ScanContext>,
     pub(super) file: PartitionedFile,
     pub(super) file_name: String,
-    pub(super) readers: FileReaders,
+    pub(super) readers: Arc<FileReaders>,
     pub(super) reader: FileReader,
+    /// Where it is opened before its turn: what the first bytes of it are held by.
+    pub(super) permit: Option<Permit>,
+    pub(super) metrics: ScanMetrics,
     /// What its keys are; `None` before they are asked for, and where there are none.
     pub(super) decryption: Option<Arc<FileDecryptionProperties>>,
     /// Schema of the scan's batches.
@@ -39,7 +49,15 @@ pub(crate) struct OpeningFile {
 }
 
 impl OpeningFile {
-    pub(crate) fn try_new(scan: Arc<ScanContext>, file: PartitionedFile) -> Result<Self> {
+    pub(crate) fn try_new(
+        scan: Arc<ScanContext>,
+        file: PartitionedFile,
+        background: Option<InBackground>,
+    ) -> Result<Self> {
+        let metrics = match background {
+            Some(_) => scan.metrics.in_background(),
+            None => scan.metrics.clone(),
+        };
         let file_name = file.object_meta.location.to_string();
         let file_metrics = ParquetFileMetrics::new(scan.partition, &file_name, &scan.metrics_set);
         let baseline_metrics = BaselineMetrics::new(&scan.metrics_set, scan.partition);
@@ -48,8 +66,9 @@ impl OpeningFile {
             &file,
             file.metadata_size_hint.or(scan.metadata_size_hint),
             &scan.metrics_set,
-            &scan.metrics,
+            &metrics,
         );
+        let readers = Arc::new(readers);
         let reader = readers.reader()?;
 
         // Before anything is replaced, while columns still have their names.
@@ -86,6 +105,8 @@ impl OpeningFile {
             file_name,
             readers,
             reader,
+            permit: background.map(|background| background.permit),
+            metrics,
             decryption: None,
             output_schema,
             projection,

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! OpeningFile --load_keys, prune_file--> OpeningFile --load_metadata--> LoadedFile --adapt--> AdaptedFile
-//!     --prune_row_groups--> PrunedFile --load_page_index, prune_with_bloom_filters--> PrunedFile --plan--> FileScan
+//!     --prune_row_groups--> PrunedFile --load_page_index, prune_with_bloom_filters--> PrunedFile --plan--> OpenedFile
 //! ```
 
 pub(crate) mod constants;
@@ -17,25 +17,28 @@ pub(crate) mod virtual_columns;
 mod bloom;
 mod decryption;
 mod file;
+mod look_ahead;
 mod metadata;
+mod opened;
 mod page_index;
 mod plan;
 mod prune;
 mod scan;
 
 pub(crate) use decryption::Decryption;
+pub(crate) use file::InBackground;
+pub(crate) use look_ahead::LookAhead;
+pub(crate) use opened::OpenedFile;
 pub(crate) use scan::{PruningSwitches, RowFilterSettings, ScanContext, int96_coercion};
 
-use arrow::array::RecordBatch;
+use std::sync::Arc;
+
 use datafusion::common::Result;
 use datafusion::datasource::listing::PartitionedFile;
-use futures::StreamExt;
-use futures::stream::{self, BoxStream};
-use std::sync::Arc;
 
 use self::file::OpeningFile;
 
-/// Opens `file` and returns its batches; none where pruning leaves nothing of it.
+/// Opens `file`, in the foreground or the background; `None` where it is ruled out before anything of it is read.
 ///
 /// # Errors
 /// What stock's scan reports for the same file: a store's error, metadata that does not parse, access plans that do not
@@ -43,10 +46,13 @@ use self::file::OpeningFile;
 pub(crate) async fn open(
     scan: Arc<ScanContext>,
     file: PartitionedFile,
-) -> Result<BoxStream<'static, Result<RecordBatch>>> {
-    let file = OpeningFile::try_new(scan, file)?.load_keys().await?;
+    background: Option<InBackground>,
+) -> Result<Option<OpenedFile>> {
+    let file = OpeningFile::try_new(scan, file, background)?
+        .load_keys()
+        .await?;
     let Some(file) = file.prune_file()? else {
-        return Ok(stream::empty().boxed());
+        return Ok(None);
     };
     file.load_metadata()
         .await?
@@ -57,4 +63,5 @@ pub(crate) async fn open(
         .prune_with_bloom_filters()
         .await?
         .plan()
+        .map(Some)
 }

@@ -2,14 +2,12 @@
 
 use std::sync::Arc;
 
-use arrow::array::RecordBatch;
 use datafusion::common::Result;
 use datafusion::datasource::physical_plan::parquet::{
     ParquetAccessPlan, build_row_filter, can_expr_be_pushed_down_with_schemas,
 };
 use datafusion::physical_expr::{PhysicalExpr, split_conjunction};
 use datafusion::physical_plan::metrics::{MetricBuilder, MetricCategory, MetricType};
-use futures::stream::BoxStream;
 use log::debug;
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::metrics::ArrowReaderMetrics;
@@ -17,18 +15,20 @@ use parquet::arrow::arrow_reader::{RowFilter, RowSelectionPolicy};
 use parquet::arrow::push_decoder::ParquetPushDecoderBuilder;
 use parquet::file::metadata::ParquetMetaData;
 
-use super::dynamic::{RowGroupPruner, stop_early};
+use super::dynamic::RowGroupPruner;
+use super::file::OpeningFile;
 use super::metadata::AdaptedFile;
+use super::opened::OpenedFile;
 use super::order::PreparedPlan;
 use super::projection::{DecoderProjection, leaf_mask};
 use super::prune::PrunedFile;
-use crate::decode::{ByteSource, FileScan, PRUNING_WINDOW, Prefetch, SpeculativeMemory};
-use crate::plan::{RangePlanner, ScanOrder};
+use crate::decode::{ByteSource, FileScan, PRUNING_WINDOW, Prefetch, ReadAhead, ReadAheadParts};
+use crate::fetch::{Permit, SpeculativeMemory, len};
+use crate::plan::{RangePlanner, Reach, ScanOrder};
 
 impl PrunedFile {
-    /// Settles what is read of the file and in which order, and begins the stream of its batches. Nothing is read before
-    /// the stream is polled.
-    pub(crate) fn plan(self) -> Result<BoxStream<'static, Result<RecordBatch>>> {
+    /// Settles what is read of the file and in which order. Nothing of that is read here.
+    pub(crate) fn plan(self) -> Result<OpenedFile> {
         let Self {
             adapted,
             row_groups,
@@ -103,13 +103,14 @@ impl AdaptedFile {
         )
     }
 
-    fn begin(self, plan: PreparedPlan) -> Result<BoxStream<'static, Result<RecordBatch>>> {
+    fn begin(self, plan: PreparedPlan) -> Result<OpenedFile> {
         let Self {
-            opening,
+            mut opening,
             metadata,
             physical_schema,
             ..
         } = self;
+        let permit = opening.permit.take();
         let scan = &opening.scan;
         let file_metrics = &opening.file_metrics;
         let file_metadata = Arc::clone(metadata.metadata());
@@ -169,6 +170,15 @@ impl AdaptedFile {
             }),
         };
 
+        let reach = if filter.is_some() && scan.limit.is_some() {
+            Reach::UNDER_A_LIMIT
+        } else if pruner.is_some() {
+            Reach::under_a_dynamic_filter(PRUNING_WINDOW)
+        } else {
+            Reach::UNLIMITED
+        };
+        let ahead = read_ahead(&opening, permit, &order, &file_metadata, reach);
+
         let reader_metrics = ArrowReaderMetrics::enabled();
         let mut builder = ParquetPushDecoderBuilder::new_with_metadata(metadata)
             .with_projection(projection.mask().clone())
@@ -191,15 +201,15 @@ impl AdaptedFile {
             }
         }
 
-        let files_pruned = file_metrics.files_ranges_pruned_statistics.clone();
-        let stream = FileScan {
+        let scan = FileScan {
             decoder: Some(builder.build()?),
             order,
             bytes: ByteSource::new(
                 opening.file.object_meta.location.clone(),
                 opening.reader,
                 prefetch,
-                scan.metrics.clone(),
+                ahead,
+                opening.metrics,
             ),
             projection,
             pruner,
@@ -208,10 +218,56 @@ impl AdaptedFile {
             predicate_cache_inner_records: file_metrics.predicate_cache_inner_records.clone(),
             predicate_cache_records: file_metrics.predicate_cache_records.clone(),
             baseline_metrics: opening.baseline_metrics,
-        }
-        .into_stream();
-        Ok(stop_early(stream, opening.pruner, files_pruned))
+        };
+        Ok(OpenedFile {
+            selected_rows: scan.selected_rows(),
+            scan,
+            pruner: opening.pruner,
+            files_pruned: opening.file_metrics.files_ranges_pruned_statistics,
+        })
     }
+}
+
+/// The read-ahead of the row groups of `order`, where the scan does that.
+fn read_ahead(
+    opening: &OpeningFile,
+    permit: Option<Permit>,
+    order: &ScanOrder,
+    file_metadata: &ParquetMetaData,
+    reach: Reach,
+) -> Option<ReadAhead> {
+    let scan = &opening.scan;
+    let budget = scan.read_ahead_budget.as_ref()?;
+    let budget = budget.share(scan.settings.read_ahead_bytes);
+    // What was read to find the metadata is kept where it holds data too, and fits.
+    let tail = opening.readers.take_tail().filter(|tail| {
+        let columns = order
+            .pending()
+            .iter()
+            .flat_map(|read| file_metadata.row_group(read.row_group_idx).columns());
+        columns
+            .map(|column| column.byte_range())
+            .any(|(start, len)| start >= tail.range().start && len > 0)
+    });
+    let tail = tail.and_then(|tail| {
+        let bytes = len(tail.range());
+        let permit = match permit {
+            Some(permit) if permit.bytes() >= bytes => permit,
+            _ => budget.try_take(bytes).ok()?,
+        };
+        Some((tail, permit))
+    });
+    let bytes_scanned = &opening.file_metrics.bytes_scanned;
+    Some(ReadAhead::new(ReadAheadParts {
+        location: opening.file.object_meta.location.clone(),
+        readers: Arc::clone(&opening.readers),
+        budget,
+        reach,
+        conditional: scan.settings.read_ahead_conditional,
+        tail,
+        bytes_scanned: opening.readers.are_pinned().then(|| bytes_scanned.clone()),
+        metrics: opening.metrics.clone(),
+    }))
 }
 
 /// The part of the predicate that is evaluated while decoding.
@@ -228,7 +284,7 @@ impl PushedDownFilter {
         predicate: &Arc<dyn PhysicalExpr>,
         physical_schema: &arrow::datatypes::SchemaRef,
         file_metadata: &ParquetMetaData,
-        opening: &super::file::OpeningFile,
+        opening: &OpeningFile,
     ) -> Option<Self> {
         let row_filter = build_row_filter(
             predicate,

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use arrow::datatypes::TimeUnit;
 use datafusion::common::{DataFusionError, Result};
+use datafusion::datasource::listing::PartitionedFile;
 use datafusion::datasource::table_schema::TableSchema;
 use datafusion::execution::memory_pool::MemoryPool;
 use datafusion::physical_expr::PhysicalExpr;
@@ -15,7 +16,7 @@ use super::decryption::Decryption;
 use super::order::SortPushdown;
 use super::virtual_columns::VirtualColumns;
 use crate::config::PrefetchSettings;
-use crate::fetch::ReaderFactory;
+use crate::fetch::{ByteBudget, ReaderFactory};
 use crate::metrics::ScanMetrics;
 
 /// One partition's scan: what is asked of every file, and with what means.
@@ -27,6 +28,8 @@ pub(crate) struct ScanContext {
     pub(crate) predicate: Option<Arc<dyn PhysicalExpr>>,
     pub(crate) table_schema: TableSchema,
     pub(crate) virtual_columns: Option<Arc<VirtualColumns>>,
+    /// Columns that the projection and the predicate read.
+    pub(crate) columns_read: usize,
     /// Rows of an output batch.
     pub(crate) batch_size: usize,
     /// Rows that the scan is asked for in total.
@@ -44,8 +47,41 @@ pub(crate) struct ScanContext {
     pub(crate) readers: ReaderFactory,
     pub(crate) settings: PrefetchSettings,
     pub(crate) memory_pool: Option<Arc<dyn MemoryPool>>,
+    /// Where the scan reads ahead: what it may hold.
+    pub(crate) read_ahead_budget: Option<Arc<ByteBudget>>,
     pub(crate) metrics_set: ExecutionPlanMetricsSet,
     pub(crate) metrics: ScanMetrics,
+}
+
+/// Bytes that are reserved for the metadata of a file where no size hint says how many are read at first.
+const BYTES_OF_METADATA: u64 = 64 * 1024;
+
+impl ScanContext {
+    /// Whether rows are left out while they are decoded.
+    pub(crate) fn has_row_filter(&self) -> bool {
+        self.row_filter.is_pushed_down && self.predicate.is_some()
+    }
+
+    /// Bytes that reading `file` may take, as far as they can be guessed before it is opened: its part of the projection.
+    pub(crate) fn expected_bytes(&self, file: &PartitionedFile) -> u64 {
+        let bytes = match &file.range {
+            Some(range) => u64::try_from(range.end.saturating_sub(range.start)).unwrap_or(0),
+            None => file.object_meta.size,
+        };
+        let columns = self.table_schema.file_schema().fields().len().max(1);
+        let read = self.columns_read.min(columns);
+        bytes / columns as u64 * read as u64
+    }
+
+    /// Bytes that are read to find the metadata of `file`: none where they are cached.
+    pub(crate) fn bytes_to_open(&self, file: &PartitionedFile) -> u64 {
+        if self.readers.has_metadata_of(file) {
+            return 0;
+        }
+        let hint = file.metadata_size_hint.or(self.metadata_size_hint);
+        let hint = hint.map_or(BYTES_OF_METADATA, |hint| hint as u64);
+        hint.min(file.object_meta.size)
+    }
 }
 
 /// How Int96 timestamps are read.

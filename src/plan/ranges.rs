@@ -21,7 +21,18 @@ pub(crate) struct RangePlanner {
     plain: BTreeSet<usize>,
     /// Leaf columns that a row filter reads and the projection reuses: the decoder reads them in whole batches.
     batch_aligned: BTreeSet<usize>,
+    /// Those of `plain` that are read only for rows that a row filter keeps.
+    conditional: BTreeSet<usize>,
     has_row_filter: bool,
+}
+
+/// What a row group takes, by when it is known to be needed.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct RowGroupRanges {
+    /// Needed in any case.
+    pub(crate) certain: Vec<Range<u64>>,
+    /// Needed only if a row filter keeps rows.
+    pub(crate) conditional: Vec<Range<u64>>,
 }
 
 impl RangePlanner {
@@ -41,6 +52,7 @@ impl RangePlanner {
         }
         let mut plain = BTreeSet::new();
         let mut batch_aligned = BTreeSet::new();
+        let mut conditional = BTreeSet::new();
         for leaf in 0..schema.num_columns() {
             let in_output = output.leaf_included(leaf);
             let in_filter = filter.is_some_and(|mask| mask.leaf_included(leaf));
@@ -49,6 +61,9 @@ impl RangePlanner {
                 batch_aligned.insert(leaf);
             } else if in_output || in_filter {
                 plain.insert(leaf);
+                if filter.is_some() && !in_filter {
+                    conditional.insert(leaf);
+                }
             }
         }
         Self {
@@ -56,6 +71,7 @@ impl RangePlanner {
             batch_size,
             plain,
             batch_aligned,
+            conditional,
             has_row_filter: filter.is_some(),
         }
     }
@@ -74,14 +90,50 @@ impl RangePlanner {
         read: &RowGroupRead,
         limit: Option<usize>,
     ) -> Result<Vec<Range<u64>>> {
+        self.ranges_of(read, limit, &self.plain)
+    }
+
+    /// As [`Self::ranges`], with what only a row filter can make necessary apart.
+    ///
+    /// # Errors
+    /// As [`Self::ranges`].
+    pub(crate) fn split_ranges(
+        &self,
+        read: &RowGroupRead,
+        limit: Option<usize>,
+    ) -> Result<RowGroupRanges> {
+        if self.conditional.is_empty() {
+            return Ok(RowGroupRanges {
+                certain: self.ranges(read, limit)?,
+                conditional: Vec::new(),
+            });
+        }
+        let certain = self.plain.difference(&self.conditional).copied().collect();
+        Ok(RowGroupRanges {
+            certain: self.ranges_of(read, limit, &certain)?,
+            conditional: self.ask(
+                read.row_group_idx,
+                read.selection.clone(),
+                self.conditional.iter().copied(),
+                limit,
+            )?,
+        })
+    }
+
+    fn ranges_of(
+        &self,
+        read: &RowGroupRead,
+        limit: Option<usize>,
+        plain: &BTreeSet<usize>,
+    ) -> Result<Vec<Range<u64>>> {
         let Some(selection) = &read.selection else {
-            let all = self.plain.union(&self.batch_aligned).copied();
+            let all = plain.union(&self.batch_aligned).copied();
             return self.ask(read.row_group_idx, None, all, limit);
         };
         let mut ranges = self.ask(
             read.row_group_idx,
             Some(selection.clone()),
-            self.plain.iter().copied(),
+            plain.iter().copied(),
             limit,
         )?;
         if !self.batch_aligned.is_empty() {
@@ -253,6 +305,26 @@ mod tests {
             .ranges(&read(1, None), None)
             .unwrap();
         assert_eq!(ranges, [chunk(0), chunk(1)]);
+    }
+
+    #[test]
+    fn what_a_filter_decides_on_is_told_apart() {
+        let metadata = metadata();
+        for filter in [None, Some(&[1][..]), Some(&[0][..])] {
+            let planner = planner(metadata.clone(), filter, 10);
+            for read in [read(1, None), read(0, Some(35..70))] {
+                let RowGroupRanges {
+                    certain,
+                    conditional,
+                } = planner.split_ranges(&read, None).unwrap();
+                assert_eq!(conditional.is_empty(), filter != Some(&[1]));
+                let mut all = [certain, conditional].concat();
+                let mut expected = planner.ranges(&read, None).unwrap();
+                all.sort_by_key(|range| range.start);
+                expected.sort_by_key(|range| range.start);
+                assert_eq!(all, expected);
+            }
+        }
     }
 
     #[test]

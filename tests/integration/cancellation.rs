@@ -13,7 +13,7 @@ use tokio::task::yield_now;
 use crate::support::faulty::{Action, Attempt};
 use crate::support::faulty_scan::{FaultyScan, Setting, nothing_is_left};
 use crate::support::files::{Layout, cut, numbers, store_of, upcast, write};
-use crate::support::session::{Scan, Table};
+use crate::support::session::{Scan, Table, ahead, ahead_by_rule};
 use crate::support::store::Latency;
 
 const STEP: Duration = Duration::from_millis(70);
@@ -96,7 +96,11 @@ async fn a_stream_dropped_at_any_point_leaves_nothing(
         Scan::Prefetch { prefetch_size: Some(1) },
         Scan::Prefetch { prefetch_size: Some(30_000) },
         Scan::Prefetch { prefetch_size: Some(1 << 30) },
-        Scan::PrefetchByRule { prefetch_size: Some(30_000) }
+        Scan::PrefetchByRule { prefetch_size: Some(30_000) },
+        ahead(1),
+        ahead(30_000),
+        ahead(1 << 30),
+        ahead_by_rule(30_000, 10_000)
     )]
     scan: Scan,
     #[values(1, 3)] partitions: usize,
@@ -121,7 +125,13 @@ async fn a_stream_dropped_at_any_point_leaves_nothing(
 #[rstest]
 #[tokio::test(start_paused = true)]
 async fn a_dropped_partition_does_not_disturb_its_sibling(
-    #[values(Scan::Stock, Scan::Prefetch { prefetch_size: Some(30_000) })] scan: Scan,
+    #[values(
+        Scan::Stock,
+        Scan::Prefetch { prefetch_size: Some(30_000) },
+        ahead(30_000),
+        ahead(1 << 30)
+    )]
+    scan: Scan,
 ) {
     for polls in 0..12 {
         let scan = planned(scan, 2, false, "SELECT a, s FROM t").await;

@@ -13,7 +13,7 @@ use crate::support::cases::{Case, Check, Row, all, case, rows};
 use crate::support::compare::{Answer, Same, answer, assert_same, execute, plan};
 use crate::support::files::upcast;
 use crate::support::observe::LATENCY;
-use crate::support::session::{Scan, Table, config, runtime, session};
+use crate::support::session::{Scan, Table, ahead, ahead_by_rule, config, runtime, session};
 use crate::support::store::{Latency, RecordingStore};
 
 const SIZES: [Option<u64>; 4] = [None, Some(1), Some(64 << 10), Some(1 << 30)];
@@ -22,7 +22,14 @@ const SIZES: [Option<u64>; 4] = [None, Some(1), Some(64 << 10), Some(1 << 30)];
 fn scans() -> Vec<Scan> {
     let by_format = SIZES.map(|prefetch_size| Scan::Prefetch { prefetch_size });
     let by_rule = SIZES.map(|prefetch_size| Scan::PrefetchByRule { prefetch_size });
-    [by_format, by_rule].concat()
+    let read_ahead = [
+        ahead(1),
+        ahead(10 << 10),
+        ahead(1 << 30),
+        ahead_by_rule(64 << 10, 1),
+        ahead_by_rule(1 << 30, 16 << 10),
+    ];
+    [&by_format[..], &by_rule, &read_ahead].concat()
 }
 
 /// The settings of a check, changed as asked. Small files are split as large ones are.

@@ -197,8 +197,10 @@ fn session_with_table(
     options.global = ctx.copied_table_options().parquet.global;
     let stock = ParquetFormat::default().with_options(options);
     let format: Arc<dyn FileFormat> = match scan {
-        Scan::Prefetch { .. } => Arc::new(PrefetchingParquetFormat::new(stock)),
-        Scan::Stock | Scan::PrefetchByRule { .. } => Arc::new(stock),
+        Scan::Prefetch { .. } | Scan::ReadAhead(_) => {
+            Arc::new(PrefetchingParquetFormat::new(stock))
+        }
+        Scan::Stock | Scan::PrefetchByRule { .. } | Scan::ReadAheadByRule(_) => Arc::new(stock),
     };
     let url = ListingTableUrl::parse(format!("{BUCKET}/t/")).unwrap();
     let table = ListingTableConfig::new(url)

@@ -21,7 +21,7 @@ use tpchgen_arrow::{
 
 use crate::support::compare::{Answer, Same, answer, assert_same};
 use crate::support::files::{Layout, cut, put, upcast};
-use crate::support::session::{Scan, Table, config, runtime, session};
+use crate::support::session::{Scan, Table, ahead, ahead_by_rule, config, runtime, session};
 
 const SCALE_FACTOR: f64 = 0.01;
 
@@ -103,12 +103,19 @@ async fn tpch(
         ];
         let stock = ask(Scan::Stock, settings, &sql).await;
         assert!(stock.is_ok(), "{stock:?}");
-        for prefetch_size in [None, Some(1), Some(64 << 10), Some(1 << 30)] {
-            // By turns, so that each budget is tried by either way with some query.
-            let scan = match (query + usize::from(prefetch_size.is_some())) % 2 {
+        // By turns, so that each budget is tried by either way with some query.
+        let by_turns =
+            |prefetch_size: Option<u64>| match (query + usize::from(prefetch_size.is_some())) % 2 {
                 0 => Scan::Prefetch { prefetch_size },
                 _ => Scan::PrefetchByRule { prefetch_size },
             };
+        let scans = [None, Some(1), Some(64 << 10), Some(1 << 30)].map(by_turns);
+        let read_ahead = [
+            ahead(64 << 10),
+            ahead(1 << 30),
+            ahead_by_rule(256 << 10, 16 << 10),
+        ];
+        for scan in scans.into_iter().chain(read_ahead) {
             let ours = ask(scan, settings, &sql).await;
             let what = format!("query {query}, {scan:?}, {settings:?}");
             assert_same(&stock, &ours, Same::Rows, &what);

@@ -16,7 +16,9 @@ use crate::support::faulty::{Action, Attempt, INJECTED};
 use crate::support::faulty_scan::{Ending, FaultyScan, Setting};
 use crate::support::files::{Layout, cut, numbers, store_of, upcast, write};
 use crate::support::observe::LATENCY;
-use crate::support::session::{Scan, Table, one_partition, runtime, runtime_with_pool, session};
+use crate::support::session::{
+    Scan, Table, ahead, ahead_by_rule, one_partition, runtime, runtime_with_pool, session,
+};
 use crate::support::store::{Latency, RecordingStore};
 
 /// Reads every byte of both columns, whatever the filter keeps.
@@ -103,7 +105,7 @@ async fn reads(setting: &Setting, sql: &str) -> usize {
 async fn a_store_that_begins_to_fail_fails_the_query(
     #[values(
         Scan::Stock, Scan::Prefetch { prefetch_size: None }, prefetch(1), prefetch(50_000),
-        prefetch(1 << 30)
+        prefetch(1 << 30), ahead(10_000), ahead(1 << 30), ahead_by_rule(50_000, 50_000)
     )]
     scan: Scan,
     #[values(Action::Fail, Action::FailInBody)] action: Action,
@@ -139,7 +141,7 @@ async fn a_store_that_begins_to_fail_fails_the_query(
 async fn one_failed_read_never_makes_the_answer_shorter(
     #[values(
         Scan::Stock, Scan::Prefetch { prefetch_size: None }, prefetch(1), prefetch(50_000),
-        prefetch(1 << 30)
+        prefetch(1 << 30), ahead(10_000), ahead(1 << 30), ahead_by_rule(50_000, 50_000)
     )]
     scan: Scan,
     #[values(Action::Fail, Action::FailInBody, Action::Panic)] action: Action,
@@ -211,7 +213,7 @@ async fn a_speculative_read_that_fails_is_read_again_when_required(
 async fn a_read_that_never_ends_holds_nothing_once_the_query_is_dropped(
     #[values(
         Scan::Stock, Scan::Prefetch { prefetch_size: None }, prefetch(1), prefetch(50_000),
-        prefetch(1 << 30)
+        prefetch(1 << 30), ahead(10_000), ahead(1 << 30), ahead_by_rule(50_000, 50_000)
     )]
     scan: Scan,
     #[values(false, true)] metadata_cached: bool,

@@ -24,7 +24,9 @@ use crate::support::faulty::{Action, Attempt};
 use crate::support::faulty_scan::{Ending, FaultyScan, Setting};
 use crate::support::files::{store_of, upcast};
 use crate::support::observe::LATENCY;
-use crate::support::session::{BUCKET, Scan, Table, one_partition, runtime, session};
+use crate::support::session::{
+    BUCKET, Scan, Table, ahead, ahead_by_rule, one_partition, runtime, session,
+};
 use crate::support::store::Latency;
 
 const KEY: &str = "overwritten.parquet";
@@ -88,16 +90,19 @@ async fn overwritten(setting: &Setting, second: &str, n: usize, tagged: bool) ->
 #[rstest]
 #[tokio::test(start_paused = true)]
 async fn a_query_sees_one_generation_or_fails(
-    #[values(1, 8 << 10, 64 << 10, 1 << 30)] prefetch_size: u64,
+    #[values(1, 8 << 10, 64 << 10, 1 << 30)] bytes: u64,
     #[values("v2_same_size", "v2_shorter", "v2_longer")] second: &str,
     #[values(false, true)] tagged: bool,
     #[values(false, true)] metadata_cached: bool,
     #[values(false, true)] by_rule: bool,
+    #[values(false, true)] reads_ahead: bool,
 ) {
-    let prefetch_size = Some(prefetch_size);
-    let scan = match by_rule {
-        false => Scan::Prefetch { prefetch_size },
-        true => Scan::PrefetchByRule { prefetch_size },
+    let prefetch_size = Some(bytes);
+    let scan = match (by_rule, reads_ahead) {
+        (false, false) => Scan::Prefetch { prefetch_size },
+        (true, false) => Scan::PrefetchByRule { prefetch_size },
+        (false, true) => ahead(bytes),
+        (true, true) => ahead_by_rule(bytes, bytes / 2),
     };
     let setting = setting(scan, metadata_cached);
     // Never overwritten: how many reads there are, and that the answer is the first generation's.

@@ -13,6 +13,7 @@ mod metrics;
 mod options;
 mod property;
 mod providers;
+mod read_ahead;
 mod registration;
 mod simulation;
 mod support;

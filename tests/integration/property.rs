@@ -12,6 +12,7 @@ use std::time::Duration;
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::datatypes::{DataType, Field, Schema};
 use datafusion::execution::memory_pool::{MemoryPool, UnboundedMemoryPool};
+use datafusion_parquet_prefetch::ConditionalReadAhead;
 use object_store::memory::InMemory;
 use parking_lot::Mutex;
 use parquet::file::properties::EnabledStatistics;
@@ -27,7 +28,7 @@ use crate::support::compare::{Answer, Same, answer, difference};
 use crate::support::files::{Layout, cut, int96, put, store_of, upcast, write};
 use crate::support::random::{Column, Promise, batch, columns, query};
 use crate::support::session::{
-    Registration, Scan, Table, config, runtime, runtime_with_pool, session,
+    Ahead, Registration, Scan, Table, config, runtime, runtime_with_pool, session,
 };
 use crate::support::store::{Latency, RecordingStore};
 
@@ -52,8 +53,7 @@ struct World {
     /// Bits of the columns that the table has.
     present: u32,
     partitioned: bool,
-    by_rule: bool,
-    prefetch_size: Option<u64>,
+    scan: Scan,
     settings: BTreeMap<&'static str, String>,
     data_seed: u64,
     query_seeds: Vec<u64>,
@@ -153,11 +153,40 @@ fn settings() -> impl Strategy<Value = BTreeMap<&'static str, String>> {
 }
 
 /// Nothing, a byte, everything, and any power of two between.
-fn prefetch_sizes() -> impl Strategy<Value = Option<u64>> {
+fn prefetch_sizes() -> impl Strategy<Value = Option<u64>> + Clone {
     proptest::option::weighted(
-        0.9,
+        0.8,
         prop_oneof![(0u32..20).prop_map(|n| 1 << n), Just(1 << 40)],
     )
+}
+
+/// Every way to read that is ours.
+fn scans() -> impl Strategy<Value = Scan> {
+    let size = |bytes: Option<u64>| bytes.unwrap_or(0);
+    let conditional = proptest::sample::select(vec![
+        ConditionalReadAhead::Always,
+        ConditionalReadAhead::Never,
+        ConditionalReadAhead::Adaptive,
+    ]);
+    let all = (
+        any::<bool>(),
+        prefetch_sizes(),
+        prefetch_sizes(),
+        conditional,
+    );
+    all.prop_map(move |(by_rule, prefetch_size, bytes, conditional)| {
+        let ahead = Ahead {
+            bytes: size(bytes),
+            prefetch_size: size(prefetch_size),
+            conditional,
+        };
+        match (by_rule, bytes) {
+            (false, None) => Scan::Prefetch { prefetch_size },
+            (true, None) => Scan::PrefetchByRule { prefetch_size },
+            (false, Some(_)) => Scan::ReadAhead(ahead),
+            (true, Some(_)) => Scan::ReadAheadByRule(ahead),
+        }
+    })
 }
 
 fn worlds() -> impl Strategy<Value = World> {
@@ -166,19 +195,17 @@ fn worlds() -> impl Strategy<Value = World> {
         files(),
         any::<u32>(),
         any::<bool>(),
-        any::<bool>(),
-        prefetch_sizes(),
+        scans(),
         settings(),
         seed,
         vec(any::<u64>().no_shrink(), 1..6),
     );
     tuple.prop_map(
-        |(files, present, partitioned, by_rule, prefetch_size, settings, data_seed, seeds)| World {
+        |(files, present, partitioned, scan, settings, data_seed, seeds)| World {
             files,
             present,
             partitioned,
-            by_rule,
-            prefetch_size,
+            scan,
             settings,
             data_seed,
             query_seeds: seeds,
@@ -191,6 +218,10 @@ fn bit(bits: u32, n: usize) -> bool {
 }
 
 impl World {
+    fn is_by_rule(&self) -> bool {
+        self.scan.registration() == Registration::RegisterParquet
+    }
+
     /// The columns that at least one file of rows has.
     fn columns(&self) -> Vec<Column> {
         let has = |n: usize| self.files.iter().any(|file| !bit(file.missing, n));
@@ -209,7 +240,7 @@ impl World {
         let typed: Vec<(&str, DataType)> = kept
             .map(|(_, column)| match &column.narrow {
                 // Inferred schemas of several files cannot be merged if their types differ.
-                Some(narrow) if file.narrow && self.by_rule => (column.name, narrow.clone()),
+                Some(narrow) if file.narrow && self.is_by_rule() => (column.name, narrow.clone()),
                 _ => (column.name, column.data_type.clone()),
             })
             .collect();
@@ -239,7 +270,7 @@ impl World {
         if self.partitioned {
             table = table.partitioned_by("p", DataType::Utf8View);
         }
-        if self.by_rule {
+        if self.is_by_rule() {
             let columns = self.columns();
             let fields = columns
                 .iter()
@@ -293,12 +324,7 @@ impl World {
 
     /// How ours differs from stock, and what stock itself refused.
     async fn check(&self) -> (Option<String>, Vec<String>) {
-        let prefetch_size = self.prefetch_size;
-        let scan = if self.by_rule {
-            Scan::PrefetchByRule { prefetch_size }
-        } else {
-            Scan::Prefetch { prefetch_size }
-        };
+        let scan = self.scan;
         let rows: usize = self.files.iter().map(|file| file.rows).sum();
         let columns = self.columns();
         let queries: Vec<(String, Promise)> = self
@@ -397,48 +423,45 @@ fn random_int96_timestamps() {
         vec(moment, 1..200),
         1usize..60,
         units,
-        prefetch_sizes(),
+        scans(),
         any::<bool>(),
     );
-    run(
-        &case,
-        |(moments, row_group_rows, unit, prefetch_size, push_down)| {
-            runtime.block_on(async {
-                let file = int96(&moments, row_group_rows);
-                let store = store_of([("t.parquet", file)]).await;
-                let mut settings = BTreeMap::from([
-                    (
-                        "datafusion.execution.parquet.pushdown_filters",
-                        push_down.to_string(),
-                    ),
-                    ("datafusion.execution.target_partitions", "1".to_owned()),
-                ]);
-                if !unit.is_empty() {
-                    settings.insert("datafusion.execution.parquet.coerce_int96", unit.to_owned());
+    run(&case, |(moments, row_group_rows, unit, ours, push_down)| {
+        runtime.block_on(async {
+            let file = int96(&moments, row_group_rows);
+            let store = store_of([("t.parquet", file)]).await;
+            let mut settings = BTreeMap::from([
+                (
+                    "datafusion.execution.parquet.pushdown_filters",
+                    push_down.to_string(),
+                ),
+                ("datafusion.execution.target_partitions", "1".to_owned()),
+            ]);
+            if !unit.is_empty() {
+                settings.insert("datafusion.execution.parquet.coerce_int96", unit.to_owned());
+            }
+            for sql in [
+                "SELECT * FROM t",
+                "SELECT id FROM t WHERE ts > TIMESTAMP '1990-01-01T00:00:00'",
+                "SELECT ts, id FROM t WHERE id % 3 = 1 ORDER BY ts, id LIMIT 20",
+            ] {
+                let mut answers = Vec::new();
+                for scan in [Scan::Stock, ours] {
+                    let ctx = session(scan, config(&settings), runtime_of(&store));
+                    Table::new("t", "t.parquet")
+                        .register(&ctx, scan.registration())
+                        .await
+                        .map_err(|error| error.to_string())?;
+                    answers.push(answer(&ctx, sql).await);
                 }
-                for sql in [
-                    "SELECT * FROM t",
-                    "SELECT id FROM t WHERE ts > TIMESTAMP '1990-01-01T00:00:00'",
-                    "SELECT ts, id FROM t WHERE id % 3 = 1 ORDER BY ts, id LIMIT 20",
-                ] {
-                    let mut answers = Vec::new();
-                    for scan in [Scan::Stock, Scan::Prefetch { prefetch_size }] {
-                        let ctx = session(scan, config(&settings), runtime_of(&store));
-                        Table::new("t", "t.parquet")
-                            .register(&ctx, scan.registration())
-                            .await
-                            .map_err(|error| error.to_string())?;
-                        answers.push(answer(&ctx, sql).await);
-                    }
-                    if let Some(difference) = difference(&answers[0], &answers[1], Same::Batches) {
-                        return Err(format!("{sql}\n{difference}"));
-                    }
-                    assert!(answers[0].is_ok(), "{answers:?}");
+                if let Some(difference) = difference(&answers[0], &answers[1], Same::Batches) {
+                    return Err(format!("{sql}\n{difference}"));
                 }
-                Ok(())
-            })
-        },
-    );
+                assert!(answers[0].is_ok(), "{answers:?}");
+            }
+            Ok(())
+        })
+    });
 }
 
 fn runtime_of(store: &Arc<InMemory>) -> Arc<datafusion::execution::runtime_env::RuntimeEnv> {

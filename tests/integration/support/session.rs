@@ -9,7 +9,9 @@ use datafusion::execution::memory_pool::{MemoryPool, UnboundedMemoryPool};
 use datafusion::execution::runtime_env::{RuntimeEnv, RuntimeEnvBuilder};
 use datafusion::execution::session_state::SessionStateBuilder;
 use datafusion::prelude::{ParquetReadOptions, SessionConfig, SessionContext, col};
-use datafusion_parquet_prefetch::{PrefetchOptions, PrefetchSessionStateBuilderExt};
+use datafusion_parquet_prefetch::{
+    ConditionalReadAhead, PrefetchOptions, PrefetchSessionStateBuilderExt,
+};
 use object_store::ObjectStore;
 use url::Url;
 
@@ -25,14 +27,46 @@ pub(crate) enum Scan {
     Prefetch { prefetch_size: Option<u64> },
     /// Tables are made by stock's `register_parquet`, and converted by our rule.
     PrefetchByRule { prefetch_size: Option<u64> },
+    /// As `Prefetch`, and reads ahead.
+    ReadAhead(Ahead),
+    /// As `PrefetchByRule`, and reads ahead.
+    ReadAheadByRule(Ahead),
+}
+
+/// How a scan reads ahead.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Ahead {
+    pub(crate) bytes: u64,
+    pub(crate) prefetch_size: u64,
+    pub(crate) conditional: ConditionalReadAhead,
+}
+
+/// Reads up to `bytes` ahead, and widens no fetch.
+pub(crate) const fn ahead(bytes: u64) -> Scan {
+    Scan::ReadAhead(Ahead {
+        bytes,
+        prefetch_size: 0,
+        conditional: ConditionalReadAhead::Always,
+    })
+}
+
+/// As [`ahead`], for stock's tables, and with fetches that are widened by `prefetch_size`.
+pub(crate) const fn ahead_by_rule(bytes: u64, prefetch_size: u64) -> Scan {
+    Scan::ReadAheadByRule(Ahead {
+        bytes,
+        prefetch_size,
+        conditional: ConditionalReadAhead::Adaptive,
+    })
 }
 
 impl Scan {
     /// The way in which this scan's tables come to be.
     pub(crate) fn registration(self) -> Registration {
         match self {
-            Scan::Stock | Scan::Prefetch { .. } => Registration::CreateExternalTable,
-            Scan::PrefetchByRule { .. } => Registration::RegisterParquet,
+            Scan::Stock | Scan::Prefetch { .. } | Scan::ReadAhead(_) => {
+                Registration::CreateExternalTable
+            }
+            Scan::PrefetchByRule { .. } | Scan::ReadAheadByRule(_) => Registration::RegisterParquet,
         }
     }
 }
@@ -50,11 +84,17 @@ pub(crate) fn session(
     config: SessionConfig,
     runtime: Arc<RuntimeEnv>,
 ) -> SessionContext {
-    let prefetch_size = match scan {
+    let options = PrefetchOptions::new();
+    let options = match scan {
         Scan::Stock => return SessionContext::new_with_config_rt(config, runtime),
-        Scan::Prefetch { prefetch_size } | Scan::PrefetchByRule { prefetch_size } => prefetch_size,
+        Scan::Prefetch { prefetch_size } | Scan::PrefetchByRule { prefetch_size } => {
+            options.with_prefetch_size_bytes(prefetch_size.unwrap_or(0))
+        }
+        Scan::ReadAhead(ahead) | Scan::ReadAheadByRule(ahead) => options
+            .with_read_ahead_bytes(ahead.bytes)
+            .with_prefetch_size_bytes(ahead.prefetch_size)
+            .with_read_ahead_conditional(ahead.conditional),
     };
-    let options = PrefetchOptions::new().with_prefetch_size_bytes(prefetch_size.unwrap_or(0));
     let state = SessionStateBuilder::new()
         .with_config(config.with_option_extension(options))
         .with_runtime_env(runtime)
