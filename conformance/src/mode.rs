@@ -15,6 +15,10 @@ pub(crate) enum Mode {
     OneMebibyte,
     /// A budget that everything fits.
     OneGibibyte,
+    /// Reads ahead within what some row groups fit and some do not.
+    ReadAheadSome,
+    /// Reads ahead, and widens fetches, with budgets that everything fits.
+    ReadAheadAll,
 }
 
 impl Mode {
@@ -30,17 +34,23 @@ impl Mode {
             Self::OneByte => "1 B",
             Self::OneMebibyte => "1 MiB",
             Self::OneGibibyte => "1 GiB",
+            Self::ReadAheadSome => "ahead 64 KiB",
+            Self::ReadAheadAll => "ahead 1 GiB",
         }
     }
 
     fn options(self) -> PrefetchOptions {
-        let bytes = match self {
-            Self::Off => 0,
-            Self::OneByte => 1,
-            Self::OneMebibyte => 1 << 20,
-            Self::OneGibibyte => 1 << 30,
+        let (bytes, read_ahead_bytes) = match self {
+            Self::Off => (0, 0),
+            Self::OneByte => (1, 0),
+            Self::OneMebibyte => (1 << 20, 0),
+            Self::OneGibibyte => (1 << 30, 0),
+            Self::ReadAheadSome => (0, 64 << 10),
+            Self::ReadAheadAll => (1 << 30, 1 << 30),
         };
-        PrefetchOptions::new().with_prefetch_size_bytes(bytes)
+        PrefetchOptions::new()
+            .with_prefetch_size_bytes(bytes)
+            .with_read_ahead_bytes(read_ahead_bytes)
     }
 
     /// Installs format, rule and options in a session that is otherwise as the test file wants it.

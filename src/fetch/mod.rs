@@ -14,7 +14,7 @@ mod tail;
 mod times;
 
 pub(crate) use budget::{ByteBudget, Permit, Refusal, SpeculativeMemory};
-pub(crate) use coalesce::{Requests, len};
+pub(crate) use coalesce::{Requests, len, slice_of};
 pub(crate) use flights::{FlightId, Flights};
 pub(crate) use limits::RequestLimits;
 pub(crate) use pinned_store::RequestRules;

@@ -7,9 +7,10 @@ use bytes::Bytes;
 use datafusion::common::Result;
 use datafusion::datasource::listing::PartitionedFile;
 use datafusion::datasource::physical_plan::parquet::{
-    CachedParquetFileReaderFactory, DefaultParquetFileReaderFactory, ParquetFileReaderFactory,
+    CachedParquetFileReaderFactory, CachedParquetMetaData, DefaultParquetFileReaderFactory,
+    ParquetFileReaderFactory,
 };
-use datafusion::execution::cache::cache_manager::FileMetadataCache;
+use datafusion::execution::cache::cache_manager::{CachedFileMetadataEntry, FileMetadataCache};
 use datafusion::physical_plan::metrics::{Count, ExecutionPlanMetricsSet};
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -78,15 +79,19 @@ impl ReaderFactory {
         Self { maker, rules }
     }
 
+    fn metadata_cache(&self) -> Option<Arc<FileMetadataCache>> {
+        match &self.maker {
+            Maker::AsSet(_) => None,
+            Maker::Pinned { metadata_cache, .. } => metadata_cache.clone(),
+        }
+    }
+
     /// Whether the metadata of `file` are at hand without a request.
     pub(crate) fn has_metadata_of(&self, file: &PartitionedFile) -> bool {
-        match &self.maker {
-            Maker::AsSet(_) => false,
-            Maker::Pinned { metadata_cache, .. } => metadata_cache.as_ref().is_some_and(|cache| {
-                let entry = cache.get(&file.object_meta.location);
-                entry.is_some_and(|entry| entry.is_valid_for(&file.object_meta))
-            }),
-        }
+        let entry = self
+            .metadata_cache()
+            .and_then(|cache| cache.get(&file.object_meta.location));
+        entry.is_some_and(|entry| entry.is_valid_for(&file.object_meta))
     }
 
     /// The readers of one file, which all read the same generation of it.
@@ -133,6 +138,7 @@ impl ReaderFactory {
             metrics_set: metrics_set.clone(),
             metrics: metrics.clone(),
             rules: self.rules.clone(),
+            metadata_cache: self.metadata_cache(),
             pinned,
             spare: Arc::default(),
         }
@@ -159,6 +165,7 @@ pub(crate) struct FileReaders {
     metrics_set: ExecutionPlanMetricsSet,
     metrics: ScanMetrics,
     rules: RequestRules,
+    metadata_cache: Option<Arc<FileMetadataCache>>,
     pinned: Option<Arc<PinnedStore>>,
     /// A user's readers that have done their request: making one may cost more than a request.
     spare: Arc<Mutex<Vec<Box<dyn AsyncFileReader + Send>>>>,
@@ -184,6 +191,16 @@ impl FileReaders {
             self.metadata_size_hint,
             &self.metrics_set,
         )
+    }
+
+    /// Lets other readers of the file have `metadata`, where there is a cache for that.
+    pub(crate) fn share_metadata(&self, metadata: &Arc<ParquetMetaData>) {
+        if let Some(cache) = &self.metadata_cache {
+            let location = &self.file.object_meta.location;
+            let metadata = Arc::new(CachedParquetMetaData::new(Arc::clone(metadata)));
+            let entry = CachedFileMetadataEntry::new(self.file.object_meta.clone(), metadata);
+            cache.put(location, entry);
+        }
     }
 
     /// Longest request that is not split.

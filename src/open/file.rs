@@ -16,6 +16,7 @@ use datafusion::physical_plan::metrics::{BaselineMetrics, Count, MetricBuilder, 
 
 use super::ScanContext;
 use super::constants::literal_columns;
+use super::metadata_flights::MetadataFlights;
 use crate::fetch::{FileReader, FileReaders, Permit};
 use crate::metrics::ScanMetrics;
 
@@ -23,6 +24,7 @@ use crate::metrics::ScanMetrics;
 pub(crate) struct InBackground {
     /// For the bytes that are read to find its metadata.
     pub(crate) permit: Permit,
+    pub(crate) metadata: Arc<MetadataFlights>,
 }
 
 /// A file that is being opened, with the scan's expressions made specific to it.
@@ -32,8 +34,8 @@ pub(crate) struct OpeningFile {
     pub(super) file_name: String,
     pub(super) readers: Arc<FileReaders>,
     pub(super) reader: FileReader,
-    /// Where it is opened before its turn: what the first bytes of it are held by.
-    pub(super) permit: Option<Permit>,
+    /// Where it is opened before its turn.
+    pub(super) background: Option<InBackground>,
     pub(super) metrics: ScanMetrics,
     /// What its keys are; `None` before they are asked for, and where there are none.
     pub(super) decryption: Option<Arc<FileDecryptionProperties>>,
@@ -54,7 +56,7 @@ impl OpeningFile {
         file: PartitionedFile,
         background: Option<InBackground>,
     ) -> Result<Self> {
-        let metrics = match background {
+        let metrics = match &background {
             Some(_) => scan.metrics.in_background(),
             None => scan.metrics.clone(),
         };
@@ -105,7 +107,7 @@ impl OpeningFile {
             file_name,
             readers,
             reader,
-            permit: background.map(|background| background.permit),
+            background,
             metrics,
             decryption: None,
             output_schema,

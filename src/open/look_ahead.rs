@@ -12,6 +12,7 @@ use log::debug;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 
+use super::metadata_flights::MetadataFlights;
 use super::{InBackground, OpenedFile, ScanContext, open};
 use crate::decode::{LaterFiles, Progress};
 use crate::fetch::ByteBudget;
@@ -26,6 +27,7 @@ use crate::plan::Reach;
 pub(crate) struct LookAhead {
     state: Mutex<State>,
     budget: Arc<ByteBudget>,
+    metadata: Arc<MetadataFlights>,
     max_files: usize,
     /// How many files are read at the same time.
     partitions: usize,
@@ -80,6 +82,7 @@ impl LookAhead {
                 incomplete: 0,
             }),
             budget,
+            metadata: Arc::default(),
             max_files,
             partitions: partitions.max(1),
         })
@@ -131,7 +134,10 @@ impl LookAhead {
             Arc::downgrade(self),
             Arc::clone(scan),
             file.clone(),
-            InBackground { permit },
+            InBackground {
+                permit,
+                metadata: Arc::clone(&self.metadata),
+            },
             Arc::clone(&slot),
         );
         state.ahead.push_back(Ahead {

@@ -10,6 +10,7 @@ use datafusion::datasource::physical_plan::parquet::{
 use datafusion::physical_expr::simplifier::PhysicalExprSimplifier;
 use datafusion::physical_optimizer::pruning::{PruningPredicate, PruningPredicateBuilder};
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
+use parquet::arrow::async_reader::AsyncFileReader;
 use parquet::file::metadata::PageIndexPolicy;
 
 use super::file::OpeningFile;
@@ -46,7 +47,15 @@ impl OpeningFile {
             options = options.with_file_decryption_properties(Arc::clone(properties));
         }
         let timer = self.file_metrics.metadata_load_time.timer();
-        let metadata = ArrowReaderMetadata::load_async(&mut self.reader, options.clone()).await?;
+        let read = self.reader.get_metadata(Some(&options));
+        let metadata = match &self.background {
+            // Keys are a file's own, and so is what is read with them. What a user's readers give is theirs.
+            Some(background) if self.decryption.is_none() && self.readers.are_pinned() => {
+                background.metadata.read(&self.file.object_meta, read).await
+            }
+            _ => read.await,
+        }?;
+        let metadata = ArrowReaderMetadata::try_new(metadata, options.clone())?;
         timer.done();
         Ok(LoadedFile {
             opening: self,

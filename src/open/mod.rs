@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! OpeningFile --load_keys, prune_file--> OpeningFile --load_metadata--> LoadedFile --adapt--> AdaptedFile
-//!     --prune_row_groups--> PrunedFile --load_page_index, prune_with_bloom_filters--> PrunedFile --plan--> OpenedFile
+//!     --prune_row_groups--> PrunedFile --read_indexes, load_page_index, prune_with_bloom_filters--> PrunedFile --plan--> OpenedFile
 //! ```
 
 pub(crate) mod constants;
@@ -17,8 +17,10 @@ pub(crate) mod virtual_columns;
 mod bloom;
 mod decryption;
 mod file;
+mod indexes;
 mod look_ahead;
 mod metadata;
+mod metadata_flights;
 mod opened;
 mod page_index;
 mod plan;
@@ -58,6 +60,8 @@ pub(crate) async fn open(
         .await?
         .adapt()?
         .prune_row_groups()?
+        .read_indexes()
+        .await
         .load_page_index()
         .await?
         .prune_with_bloom_filters()

@@ -36,6 +36,13 @@ pub(crate) struct SortPushdown {
     pub(crate) reverse_row_groups: bool,
 }
 
+impl SortPushdown {
+    /// Whether rows are wanted in some order, as a top-k sort wants them.
+    pub(crate) fn is_asked_for(&self) -> bool {
+        self.sort_order.is_some() || self.reverse_row_groups
+    }
+}
+
 /// What a scan can do for a requested order.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum SortPushdownOutcome {

@@ -10,6 +10,7 @@ use parquet::arrow::arrow_reader::ArrowReaderMetadata;
 use parquet::arrow::parquet_column;
 use parquet::file::metadata::{PageIndexPolicy, ParquetMetaDataReader};
 
+use super::indexes::Foresighted;
 use super::prune::PrunedFile;
 
 impl PrunedFile {
@@ -30,21 +31,39 @@ impl PrunedFile {
             }
             return Ok(self);
         }
-        let adapted = &mut self.adapted;
-        let metadata = adapted.metadata.metadata();
-        // A cache may have brought it along unasked.
-        if metadata.column_index().is_some() && metadata.offset_index().is_some() {
+        if self.has_page_index() {
             return Ok(self);
         }
+        let adapted = &mut self.adapted;
+        let metadata = adapted.metadata.metadata();
         let mut reader = ParquetMetaDataReader::new_with_metadata(metadata.as_ref().clone())
             .with_page_index_policy(PageIndexPolicy::Optional);
-        reader.load_page_index(&mut adapted.opening.reader).await?;
+        let fetch = Foresighted {
+            chunks: Arc::clone(&self.indexes),
+            reader: &mut adapted.opening.reader,
+        };
+        reader.load_page_index(fetch).await?;
+        let metadata = Arc::new(reader.finish()?);
+        if adapted.opening.decryption.is_none() {
+            adapted.opening.readers.share_metadata(&metadata);
+        }
         let options = adapted
             .options
             .clone()
             .with_page_index_policy(PageIndexPolicy::Optional);
-        adapted.metadata = ArrowReaderMetadata::try_new(Arc::new(reader.finish()?), options)?;
+        adapted.metadata = ArrowReaderMetadata::try_new(metadata, options)?;
         Ok(self)
+    }
+
+    /// Whether the page index will be read.
+    pub(super) fn wants_page_index(&self) -> bool {
+        self.adapted.page_pruning.is_some() && !self.has_page_index() && self.page_index_can_help()
+    }
+
+    /// A cache may have brought it along unasked.
+    fn has_page_index(&self) -> bool {
+        let metadata = self.adapted.metadata.metadata();
+        metadata.column_index().is_some() && metadata.offset_index().is_some()
     }
 
     fn page_index_can_help(&self) -> bool {

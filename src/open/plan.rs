@@ -32,6 +32,7 @@ impl PrunedFile {
         let Self {
             adapted,
             row_groups,
+            ..
         } = self;
         let scan = Arc::clone(&adapted.opening.scan);
         let file_metadata = Arc::clone(adapted.metadata.metadata());
@@ -110,7 +111,10 @@ impl AdaptedFile {
             physical_schema,
             ..
         } = self;
-        let permit = opening.permit.take();
+        let permit = opening
+            .background
+            .take()
+            .map(|background| background.permit);
         let scan = &opening.scan;
         let file_metrics = &opening.file_metrics;
         let file_metadata = Arc::clone(metadata.metadata());
@@ -172,6 +176,8 @@ impl AdaptedFile {
 
         let reach = if filter.is_some() && scan.limit.is_some() {
             Reach::UNDER_A_LIMIT
+        } else if pruner.is_some() && scan.sort.is_asked_for() {
+            Reach::under_a_threshold(PRUNING_WINDOW)
         } else if pruner.is_some() {
             Reach::under_a_dynamic_filter(PRUNING_WINDOW)
         } else {

@@ -9,12 +9,15 @@ use datafusion::datasource::physical_plan::parquet::{
 };
 use parquet::file::metadata::RowGroupMetaData;
 
+use super::indexes::Chunks;
 use super::metadata::AdaptedFile;
 
 /// A file of which it is known which row groups may hold a matching row.
 pub(crate) struct PrunedFile {
     pub(super) adapted: AdaptedFile,
     pub(super) row_groups: RowGroupAccessPlanFilter,
+    /// What has been read of page index and bloom filters.
+    pub(super) indexes: Chunks,
 }
 
 impl AdaptedFile {
@@ -56,6 +59,7 @@ impl AdaptedFile {
         Ok(PrunedFile {
             adapted: self,
             row_groups,
+            indexes: Chunks::default(),
         })
     }
 }

@@ -1,10 +1,5 @@
 //! How far ahead a scan reads that may turn out to need less.
 
-/// Row groups that are read ahead at first where a dynamic filter may still rule them out.
-///
-/// Enough to decode for about a round trip, and little enough to be thrown away by a filter that becomes known meanwhile.
-const UNDER_A_DYNAMIC_FILTER: usize = 8;
-
 /// A limit on how many row groups, or files, after the current one are read ahead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Reach {
@@ -25,12 +20,16 @@ impl Reach {
         max: usize::MAX,
     };
 
-    /// Up to the `max` row groups that a dynamic filter is held against at once.
-    pub(crate) fn under_a_dynamic_filter(max: usize) -> Self {
-        Self {
-            first: UNDER_A_DYNAMIC_FILTER.min(max),
-            max,
-        }
+    /// Up to the `max` row groups that a dynamic filter is held against at once: what a join's build side rules out is known
+    /// before anything is decoded, and it is worth more to have asked for the rest.
+    pub(crate) const fn under_a_dynamic_filter(max: usize) -> Self {
+        Self { first: max, max }
+    }
+
+    /// 2, 4, 8, ... up to the `max` row groups that a dynamic filter is held against at once: a top-k sort's threshold rules
+    /// out most of a file that is read in its order once the first row groups are decoded.
+    pub(crate) const fn under_a_threshold(max: usize) -> Self {
+        Self { first: 2, max }
     }
 
     /// How many are read ahead after `consumed` have been: twice as many after each.
@@ -52,8 +51,9 @@ mod tests {
         let reach = Reach::UNDER_A_LIMIT;
         assert_eq!([0, 1, 2, 3].map(|n| reach.after(n)), [1, 2, 4, 8]);
         assert_eq!(reach.after(1000), usize::MAX);
-        let reach = Reach::under_a_dynamic_filter(32);
-        assert_eq!([0, 1, 2, 3].map(|n| reach.after(n)), [8, 16, 32, 32]);
+        let reach = Reach::under_a_threshold(7);
+        assert_eq!([0, 1, 2, 3].map(|n| reach.after(n)), [2, 4, 7, 7]);
+        assert_eq!(Reach::under_a_dynamic_filter(32).after(0), 32);
         assert_eq!(Reach::UNLIMITED.after(0), usize::MAX);
         assert_eq!(Reach::UNLIMITED.after(5), usize::MAX);
     }

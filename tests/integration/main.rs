@@ -10,6 +10,7 @@ mod generations;
 mod hand_made;
 mod io_patterns;
 mod metrics;
+mod opening;
 mod options;
 mod property;
 mod providers;
