@@ -87,6 +87,7 @@ impl FileScan {
             if let Some(reader) = batches {
                 if let Some(batch) = reader.next() {
                     self.bytes.pump(&self.order);
+                    self.bytes.make_way().await;
                     return self.project(&batch?).map(Some);
                 }
                 // Gives back the row group's bytes before more are asked for.

@@ -67,7 +67,6 @@ pub(crate) struct ReadAhead {
     /// Conditional bytes of row groups that have been planned.
     conditional: BTreeMap<usize, Conditional>,
     is_refused: bool,
-    has_launched: bool,
 }
 
 #[derive(Debug, Default)]
@@ -91,13 +90,12 @@ impl ReadAhead {
             policy: ConditionalPolicy::new(),
             conditional: BTreeMap::new(),
             is_refused: false,
-            has_launched: false,
         }
     }
 
-    /// Whether anything has been asked for since this was last called.
-    pub(crate) fn has_launched(&mut self) -> bool {
-        std::mem::take(&mut self.has_launched)
+    /// Whether there are requests of this scan whose tasks need a worker to go on.
+    pub(crate) fn has_requests_ahead(&self) -> bool {
+        self.parts.readers.has_requests_ahead()
     }
 
     /// Asks for as much as the budget allows, in the order in which it will be decoded. Does nothing outside a Tokio runtime.
@@ -140,7 +138,6 @@ impl ReadAhead {
             }
         };
         self.is_refused = false;
-        self.has_launched = true;
         let requests = self.count(&flight.pieces);
         let range = flight.range.clone();
         let readers = &self.parts.readers;

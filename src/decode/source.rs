@@ -140,13 +140,22 @@ impl ByteSource {
             }
         }
         self.pump_beyond(order);
-        if let Some(ahead) = &mut self.ahead
-            && ahead.has_launched()
+        self.make_way().await;
+        Ok(answers.into_iter().flatten().collect())
+    }
+
+    /// Lets the tasks of requests have the worker for a moment, where there are any.
+    ///
+    /// Where all workers decode, the runtime looks for what the outside has woken only after many polls, and each of these
+    /// may be a batch: requests would be sent late, and answers taken in late.
+    pub(crate) async fn make_way(&mut self) {
+        if self
+            .ahead
+            .as_ref()
+            .is_some_and(ReadAhead::has_requests_ahead)
         {
-            // Where all workers decode, nobody would send what has just been spawned before this one is done.
             tokio::task::yield_now().await;
         }
-        Ok(answers.into_iter().flatten().collect())
     }
 
     fn take(&mut self, place: usize, range: &Range<u64>) -> Option<Bytes> {

@@ -2,6 +2,7 @@
 
 use std::num::NonZeroUsize;
 use std::pin::pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
 
 use futures::future::{Either, pending, select};
@@ -21,6 +22,17 @@ static PROCESS: LazyLock<Arc<Semaphore>> =
 pub(crate) struct RequestLimits {
     scan: Arc<Semaphore>,
     process: Arc<Semaphore>,
+    ahead: Arc<AtomicUsize>,
+}
+
+/// A request that nobody waited for when it was made, until its answer has been read.
+#[derive(Debug)]
+pub(crate) struct AheadRequest(Arc<AtomicUsize>);
+
+impl Drop for AheadRequest {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// One request in flight.
@@ -47,7 +59,19 @@ impl RequestLimits {
                 max_requests.get().min(Semaphore::MAX_PERMITS),
             )),
             process: Arc::clone(&PROCESS),
+            ahead: Arc::default(),
         }
+    }
+
+    /// Counts a request that is made ahead, until it is dropped.
+    pub(crate) fn begin_ahead(&self) -> AheadRequest {
+        self.ahead.fetch_add(1, Ordering::Relaxed);
+        AheadRequest(Arc::clone(&self.ahead))
+    }
+
+    /// Whether any request that was made ahead is under way in the scan.
+    pub(crate) fn has_requests_ahead(&self) -> bool {
+        self.ahead.load(Ordering::Relaxed) > 0
     }
 
     /// Waits until one more request may be made. Whoever is waited for goes at once, with a slot or without.

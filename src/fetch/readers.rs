@@ -208,6 +208,11 @@ impl FileReaders {
         self.rules.max_bytes()
     }
 
+    /// Whether any request that was made ahead, for any file of the scan, is under way.
+    pub(crate) fn has_requests_ahead(&self) -> bool {
+        self.rules.limits.has_requests_ahead()
+    }
+
     /// What a request has cost so far, where that is known.
     pub(crate) fn request_cost(&self) -> Option<RequestCost> {
         self.rules.times.cost()
@@ -230,9 +235,11 @@ impl FileReaders {
         requests: Count,
         urgency: Urgency,
     ) -> BoxFuture<'static, parquet::errors::Result<Bytes>> {
+        let under_way = self.rules.limits.begin_ahead();
         if let Some(store) = &self.pinned {
             let store = Arc::clone(store);
             return async move {
+                let _under_way = under_way;
                 store
                     .read_ahead(range, urgency, requests)
                     .await
@@ -247,6 +254,7 @@ impl FileReaders {
         };
         let rules = self.rules.clone();
         async move {
+            let _under_way = under_way;
             let mut reader = reader.map_err(|error| ParquetError::External(Box::new(error)))?;
             let _slot = rules.limits.enter(&urgency).await;
             rules.requests.add(1);

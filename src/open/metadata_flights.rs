@@ -114,9 +114,6 @@ mod tests {
         let mut given_up = Box::pin(flights.read(&a, pending()));
         assert!((&mut given_up).now_or_never().is_none());
         drop(given_up);
-        flights
-            .read(&a, async { Ok(metadata()) })
-            .await
-            .unwrap();
+        flights.read(&a, async { Ok(metadata()) }).await.unwrap();
     }
 }

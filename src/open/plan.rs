@@ -178,8 +178,6 @@ impl AdaptedFile {
             Reach::UNDER_A_LIMIT
         } else if pruner.is_some() && scan.sort.is_asked_for() {
             Reach::under_a_threshold(PRUNING_WINDOW)
-        } else if pruner.is_some() {
-            Reach::under_a_dynamic_filter(PRUNING_WINDOW)
         } else {
             Reach::UNLIMITED
         };

@@ -8,7 +8,8 @@ pub(crate) struct Reach {
 }
 
 impl Reach {
-    /// As far as the budget goes.
+    /// As far as the budget goes, under a dynamic filter too: what a join's build side rules out is mostly known before
+    /// anything is decoded, and it is worth more to have asked for the rest.
     pub(crate) const UNLIMITED: Self = Self {
         first: usize::MAX,
         max: usize::MAX,
@@ -19,12 +20,6 @@ impl Reach {
         first: 1,
         max: usize::MAX,
     };
-
-    /// Up to the `max` row groups that a dynamic filter is held against at once: what a join's build side rules out is known
-    /// before anything is decoded, and it is worth more to have asked for the rest.
-    pub(crate) const fn under_a_dynamic_filter(max: usize) -> Self {
-        Self { first: max, max }
-    }
 
     /// 2, 4, 8, ... up to the `max` row groups that a dynamic filter is held against at once: a top-k sort's threshold rules
     /// out most of a file that is read in its order once the first row groups are decoded.
@@ -53,7 +48,6 @@ mod tests {
         assert_eq!(reach.after(1000), usize::MAX);
         let reach = Reach::under_a_threshold(7);
         assert_eq!([0, 1, 2, 3].map(|n| reach.after(n)), [2, 4, 7, 7]);
-        assert_eq!(Reach::under_a_dynamic_filter(32).after(0), 32);
         assert_eq!(Reach::UNLIMITED.after(0), usize::MAX);
         assert_eq!(Reach::UNLIMITED.after(5), usize::MAX);
     }
