@@ -345,7 +345,10 @@ async fn ranges_that_some_stores_refuse_are_not_asked_for(
 #[tokio::test(start_paused = true)]
 async fn a_store_that_serves_few_bodies_at_once_suffices(
     #[values(1, 2)] limit: usize,
-    #[values(Scan::Stock, prefetch(1), prefetch(50_000), prefetch(1 << 30))] scan: Scan,
+    #[values(
+        Scan::Stock, prefetch(1), prefetch(50_000), prefetch(1 << 30), ahead(10_000), ahead(1 << 30)
+    )]
+    scan: Scan,
     #[values(1, 4)] partitions: usize,
     #[values(false, true)] push_down: bool,
     #[values(SCAN, FILTER)] sql: &str,
