@@ -1,7 +1,9 @@
 //! The metrics a scan adds to stock's, as `EXPLAIN ANALYZE` shows them.
 
+use datafusion::datasource::physical_plan::parquet::ParquetFileMetrics;
 use datafusion::physical_plan::metrics::{
-    Count, ExecutionPlanMetricsSet, Gauge, MetricBuilder, MetricCategory, MetricType, Time,
+    Count, ExecutionPlanMetricsSet, Gauge, MetricBuilder, MetricCategory, MetricType, RatioMetrics,
+    Time,
 };
 
 /// Row groups whose bytes were asked for before the decoder needed them.
@@ -152,6 +154,29 @@ impl ScanMetrics {
             fetch_wait_time: Time::new(),
             ..self.clone()
         }
+    }
+}
+
+/// Stock's metrics of the bytes that were asked for of a file, which its readers keep.
+#[derive(Debug, Clone)]
+pub(crate) struct ScannedBytes {
+    bytes: Count,
+    efficiency: RatioMetrics,
+}
+
+impl ScannedBytes {
+    pub(crate) fn of(metrics: &ParquetFileMetrics) -> Self {
+        Self {
+            bytes: metrics.bytes_scanned.clone(),
+            efficiency: metrics.scan_efficiency_ratio.clone(),
+        }
+    }
+
+    pub(crate) fn add(&self, bytes: u64) {
+        add_bytes(&self.bytes, bytes);
+        // Of the file's size, which the readers set.
+        self.efficiency
+            .add_part(usize::try_from(bytes).unwrap_or(usize::MAX));
     }
 }
 

@@ -120,6 +120,8 @@ fn mentions_parquet(path: &Path) -> io::Result<bool> {
 /// The folder that Cargo has the sources of the test crate in.
 fn source_of_test_crate() -> Result<PathBuf, Box<dyn Error>> {
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    // Asked for at run time: Cargo may take a build of the same sources in another folder for one of these.
+    let package = env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| "conformance".into());
     let output = Command::new(cargo)
         .args([
             "metadata",
@@ -128,7 +130,7 @@ fn source_of_test_crate() -> Result<PathBuf, Box<dyn Error>> {
             "--locked",
             "--manifest-path",
         ])
-        .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"))
+        .arg(PathBuf::from(package).join("Cargo.toml"))
         .output()?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -1,6 +1,7 @@
 //! What DataFusion sees: a format, its factory, the source of its scans, their opener, and a rule that turns the scans of
 //! stock's format into ours.
 
+mod execute;
 mod factory;
 mod facts;
 mod format;

@@ -1,13 +1,11 @@
 //! The source of a scan: stock's, with reading replaced.
 
-use std::collections::HashSet;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{Result, internal_datafusion_err, plan_err};
-use datafusion::config::TableParquetOptions;
 use datafusion::datasource::listing::PartitionedFile;
 use datafusion::datasource::physical_plan::parquet::ParquetFileReaderFactory;
 use datafusion::datasource::physical_plan::{
@@ -18,9 +16,7 @@ use datafusion::datasource::table_schema::TableSchema;
 use datafusion::execution::parquet_encryption::EncryptionFactory;
 use datafusion::execution::runtime_env::RuntimeEnv;
 use datafusion::physical_expr::projection::ProjectionExprs;
-use datafusion::physical_expr::utils::collect_columns;
 use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr, PhysicalSortExpr};
-use datafusion::physical_expr_adapter::DefaultPhysicalExprAdapterFactory;
 use datafusion::physical_plan::filter_pushdown::FilterPushdownPropagation;
 use datafusion::physical_plan::metrics::ExecutionPlanMetricsSet;
 use datafusion::physical_plan::{DisplayFormatType, SortOrderPushdownResult};
@@ -28,18 +24,11 @@ use datafusion_datasource::morsel::Morselizer;
 use object_store::ObjectStore;
 
 use super::facts::SourceFacts;
-use super::opener::{OpenerMorselizer, PrefetchingParquetOpener};
-use super::siblings::{FilesOf, Siblings};
+use super::opener::OpenerMorselizer;
+use super::siblings::Siblings;
 use crate::config::{PrefetchOptions, PrefetchSettings, PrefetchTableOptions};
-use crate::fetch::{
-    ByteBudget, ReaderChoice, ReaderFactory, RequestLimits, RequestRules, SpeculativeMemory,
-};
-use crate::metrics::ScanMetrics;
+use crate::fetch::{ReaderChoice, RequestLimits};
 use crate::open::order::{SortPushdown, SortPushdownOutcome, reorder_files, sort_pushdown};
-use crate::open::virtual_columns::VirtualColumns;
-use crate::open::{
-    Decryption, LookAhead, PruningSwitches, RowFilterSettings, ScanContext, int96_coercion,
-};
 
 /// A [`FileSource`] that plans as [`ParquetSource`] does and prefetches row groups while it reads.
 ///
@@ -52,21 +41,21 @@ use crate::open::{
 /// [`FileScanConfig`] of your own that no rule will see.
 #[derive(Debug, Clone)]
 pub struct PrefetchingParquetSource {
-    inner: ParquetSource,
-    settings: PrefetchSettings,
+    pub(super) inner: ParquetSource,
+    pub(super) settings: PrefetchSettings,
     /// What stock's source keeps to itself, worked out by the same rule.
-    sort: SortPushdown,
-    batch_size: Option<usize>,
-    metadata_size_hint: Option<usize>,
+    pub(super) sort: SortPushdown,
+    pub(super) batch_size: Option<usize>,
+    pub(super) metadata_size_hint: Option<usize>,
     /// The one that `inner` has, which does not give it away.
-    encryption_factory: Option<Arc<dyn EncryptionFactory>>,
-    readers: ReaderChoice,
-    runtime: Option<Arc<RuntimeEnv>>,
+    pub(super) encryption_factory: Option<Arc<dyn EncryptionFactory>>,
+    pub(super) readers: ReaderChoice,
+    pub(super) runtime: Option<Arc<RuntimeEnv>>,
     /// The options of its table, while the session's have not been asked.
     unsettled: Option<PrefetchTableOptions>,
     /// Shared by the partitions of a scan, which are made from clones.
-    limits: Arc<OnceLock<RequestLimits>>,
-    siblings: Siblings,
+    pub(super) limits: Arc<OnceLock<RequestLimits>>,
+    pub(super) siblings: Siblings,
 }
 
 impl PrefetchingParquetSource {
@@ -189,59 +178,6 @@ impl PrefetchingParquetSource {
         self.settings.is_off()
     }
 
-    fn opener(
-        &self,
-        object_store: Arc<dyn ObjectStore>,
-        config: &FileScanConfig,
-        partition: usize,
-    ) -> Result<PrefetchingParquetOpener> {
-        let mut scan = self.context(object_store, config, partition)?;
-        if self.settings.read_ahead_bytes == 0 {
-            return Ok(PrefetchingParquetOpener::new(scan, None));
-        }
-        let make = |files| self.look_ahead(&scan, config, files);
-        // Partitions are executed on clones, their queue is made by the source that the plan holds.
-        let look_ahead = match config.file_source.downcast_ref::<Self>() {
-            Some(planned) => planned.siblings.join(config, make),
-            None => make(FilesOf::Group),
-        };
-        scan.read_ahead_budget = Some(Arc::clone(look_ahead.budget()));
-        Ok(PrefetchingParquetOpener::new(scan, Some(look_ahead)))
-    }
-
-    fn look_ahead(
-        &self,
-        scan: &ScanContext,
-        config: &FileScanConfig,
-        files: FilesOf,
-    ) -> Arc<LookAhead> {
-        let group = config.file_groups.get(scan.partition);
-        let group = group.map_or(&[][..], |group| group.files());
-        let (files, partitions) = match files {
-            FilesOf::Queue(files) => (files, config.file_groups.len()),
-            FilesOf::Group => (group.to_vec(), 1),
-            FilesOf::Rest => (Vec::new(), 1),
-        };
-        let memory = scan.memory_pool.as_ref().map(|pool| {
-            SpeculativeMemory::new(pool, format!("ParquetReadAhead[{}]", scan.partition))
-        });
-        let bytes = self.settings.read_ahead_bytes;
-        let budget = ByteBudget::new(
-            bytes.saturating_mul(partitions as u64),
-            memory,
-            scan.metrics.read_ahead_peak_bytes.clone(),
-        );
-        let max_files = self.settings.read_ahead_files.saturating_mul(partitions);
-        LookAhead::new(files, budget, max_files, partitions)
-    }
-
-    fn limits(&self) -> RequestLimits {
-        let limits = self
-            .limits
-            .get_or_init(|| RequestLimits::new(self.settings.max_requests));
-        limits.clone()
-    }
-
     fn rewrap(&self, inner: &Arc<dyn FileSource>) -> Result<Self> {
         let inner = inner
             .downcast_ref::<ParquetSource>()
@@ -252,97 +188,6 @@ impl PrefetchingParquetSource {
         Ok(Self {
             inner,
             ..self.clone()
-        })
-    }
-
-    fn context(
-        &self,
-        object_store: Arc<dyn ObjectStore>,
-        config: &FileScanConfig,
-        partition: usize,
-    ) -> Result<ScanContext> {
-        let metrics_set = self.inner.metrics().clone();
-        let metrics = ScanMetrics::new(&metrics_set, partition);
-        let options: &TableParquetOptions = self.inner.table_parquet_options();
-        let global = &options.global;
-        let decryption = Decryption::try_new(options, self.encryption_factory.as_ref())?;
-        let projection = self
-            .inner
-            .projection()
-            .ok_or_else(|| internal_datafusion_err!("a ParquetSource has no projection"))?
-            .clone();
-        let predicate = self.inner.filter();
-        let table_schema = self.inner.table_schema().clone();
-        let virtual_columns = VirtualColumns::try_new(
-            table_schema.virtual_columns(),
-            table_schema.file_schema(),
-            predicate.as_ref(),
-            global.pushdown_filters,
-        )?;
-        let readers = ReaderFactory::new(
-            self.readers,
-            object_store,
-            config.object_store_url.as_str().starts_with("file:"),
-            self.inner.parquet_file_reader_factory(),
-            self.runtime
-                .as_ref()
-                .map(|runtime| runtime.cache_manager.get_file_metadata_cache()),
-            RequestRules {
-                limits: self.limits(),
-                max_request_bytes: self.settings.max_request_bytes,
-                keeps_tail: self.settings.read_ahead_bytes > 0,
-                requests: metrics.fetch_request_count.clone(),
-                required_requests: metrics.required_request_count.clone(),
-                times: Arc::default(),
-            },
-        );
-        let memory_pool = self
-            .runtime
-            .as_ref()
-            .map(|runtime| Arc::clone(&runtime.memory_pool));
-        Ok(ScanContext {
-            partition,
-            columns_read: columns_read(&projection, predicate.as_ref()),
-            projection,
-            predicate,
-            table_schema,
-            virtual_columns,
-            batch_size: self.batch_size.ok_or_else(|| {
-                internal_datafusion_err!(
-                    "the batch size of a Parquet scan is set before it is opened"
-                )
-            })?,
-            limit: config.limit,
-            preserve_order: config.preserve_order,
-            sort: self.sort.clone(),
-            metadata_size_hint: self.metadata_size_hint,
-            coercion: int96_coercion(
-                global.coerce_int96.as_deref(),
-                global.coerce_int96_tz.as_deref(),
-            )?,
-            pruning: PruningSwitches {
-                row_group_statistics: global.pruning,
-                bloom_filters: global.bloom_filter_on_read,
-                page_index: global.enable_page_index,
-                max_in_list_size: self.inner.max_in_list_size(),
-            },
-            row_filter: RowFilterSettings {
-                is_pushed_down: global.pushdown_filters,
-                reorder: global.reorder_filters,
-                force_selectors: global.force_filter_selections,
-                max_predicate_cache_bytes: self.inner.max_predicate_cache_size(),
-            },
-            expr_adapter_factory: config
-                .expr_adapter_factory
-                .clone()
-                .unwrap_or_else(|| Arc::new(DefaultPhysicalExprAdapterFactory) as _),
-            decryption,
-            readers,
-            settings: self.settings,
-            memory_pool,
-            read_ahead_budget: None,
-            metrics,
-            metrics_set,
         })
     }
 
@@ -526,15 +371,4 @@ impl FileSource for PrefetchingParquetSource {
     ) -> Result<TreeNodeRecursion> {
         self.inner.apply_expressions(f)
     }
-}
-
-/// How many columns a scan reads, as far as the plan says.
-fn columns_read(projection: &ProjectionExprs, predicate: Option<&Arc<dyn PhysicalExpr>>) -> usize {
-    let projected = projection.iter().map(|projected| &projected.expr);
-    let columns: HashSet<usize> = projected
-        .chain(predicate)
-        .flat_map(collect_columns)
-        .map(|column| column.index())
-        .collect();
-    columns.len()
 }

@@ -1,14 +1,17 @@
 //! Drives the push decoder of one file.
 
+use std::collections::HashSet;
+
 use arrow::array::RecordBatch;
 use datafusion::common::{DataFusionError, Result, internal_datafusion_err};
 use datafusion::physical_plan::metrics::{BaselineMetrics, Count, Gauge};
 use futures::StreamExt;
 use futures::stream::{self, BoxStream};
 use parquet::DecodeResult;
-use parquet::arrow::arrow_reader::ParquetRecordBatchReader;
 use parquet::arrow::arrow_reader::metrics::ArrowReaderMetrics;
+use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, RowSelection, RowSelector};
 use parquet::arrow::push_decoder::ParquetPushDecoder;
+use parquet::file::metadata::ParquetMetaData;
 
 use super::read_ahead::Progress;
 use super::source::ByteSource;
@@ -76,6 +79,55 @@ impl FileScan {
         pending.fold(0, |rows: usize, read| {
             rows.saturating_add(read.selected_rows)
         })
+    }
+
+    /// Whether any row group is left to be begun.
+    pub(crate) fn has_row_groups(&self) -> bool {
+        !self.order.pending().is_empty()
+    }
+
+    /// Has the decoder, which has not begun, read these row groups only, and of them these rows only. `selection` is as for
+    /// [`ScanOrder::new`]. Returns `false`, and changes nothing, where they would be read in another order.
+    pub(crate) fn narrow(
+        &mut self,
+        row_group_indexes: Vec<usize>,
+        selection: Option<RowSelection>,
+        metadata: &ParquetMetaData,
+    ) -> Result<bool> {
+        let Some(order) = self
+            .order
+            .narrowed(&row_group_indexes, selection.clone(), metadata)
+        else {
+            return Ok(false);
+        };
+        let had_selection = self.order.has_selection();
+        let left: HashSet<usize> = order.pending().iter().map(|read| read.place).collect();
+        let dropped = self.order.pending().iter().map(|read| read.place);
+        for place in dropped.filter(|place| !left.contains(place)) {
+            self.bytes.drop_staged(place);
+        }
+        self.order = order;
+        if row_group_indexes.is_empty() {
+            self.decoder = None;
+            return Ok(true);
+        }
+        // A decoder keeps its selection unless it is given another one.
+        let selection = selection.or_else(|| {
+            let rows = row_group_indexes.iter();
+            let rows = rows.map(|&idx| metadata.row_group(idx).num_rows());
+            let rows = rows.filter_map(|rows| usize::try_from(rows).ok()).sum();
+            had_selection.then(|| vec![RowSelector::select(rows)].into())
+        });
+        if selection.is_some() {
+            self.pruner = None;
+        }
+        let decoder = self.decoder.take().ok_or_else(lost_decoder)?;
+        let mut builder = decoder.into_builder()?.with_row_groups(row_group_indexes);
+        if let Some(selection) = selection {
+            builder = builder.with_row_selection(selection);
+        }
+        self.decoder = Some(builder.build()?);
+        Ok(true)
     }
 
     /// The next batch, of the row group that `batches` decodes or of a later one.

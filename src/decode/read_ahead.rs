@@ -15,7 +15,7 @@ use crate::config::ConditionalReadAhead;
 use crate::fetch::{
     ByteBudget, FileReaders, FlightId, Flights, Permit, Refusal, Requests, Tail, len,
 };
-use crate::metrics::{ScanMetrics, add_bytes};
+use crate::metrics::{ScanMetrics, ScannedBytes, add_bytes};
 use crate::plan::{
     ConditionalPolicy, Piece, PlannedFlight, RangePlanner, Reach, RowGroupRanges, RowGroupRead,
     ScanOrder, plan_flights,
@@ -37,8 +37,8 @@ pub(crate) struct ReadAheadParts {
     pub(crate) conditional: ConditionalReadAhead,
     /// What was read of the file's end to find its metadata, and what it is held by.
     pub(crate) tail: Option<(Tail, Permit)>,
-    /// Counts what stock's readers would: bytes that are asked for.
-    pub(crate) bytes_scanned: Option<Count>,
+    /// Counts what stock's readers would, unless the readers do.
+    pub(crate) scanned: Option<ScannedBytes>,
     pub(crate) metrics: ScanMetrics,
 }
 
@@ -158,8 +158,8 @@ impl ReadAhead {
         let (certain, conditional) = (bytes_of(false), bytes_of(true));
         add_bytes(&metrics.speculative_bytes, certain);
         add_bytes(&metrics.conditional_bytes, conditional);
-        if let Some(bytes_scanned) = &self.parts.bytes_scanned {
-            add_bytes(bytes_scanned, certain.saturating_add(conditional));
+        if let Some(scanned) = &self.parts.scanned {
+            scanned.add(certain.saturating_add(conditional));
         }
         if certain > 0 {
             metrics.speculative_request_count.clone()

@@ -1,12 +1,15 @@
-//! How many requests are in flight at the same time.
+//! How requests are made: how many at the same time, how long, and what counts them.
 
 use std::num::NonZeroUsize;
 use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
 
+use datafusion::physical_plan::metrics::Count;
 use futures::future::{Either, pending, select};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+
+use super::times::RequestTimes;
 
 /// Requests of this process that are in flight at the same time, over all scans of all sessions.
 ///
@@ -110,6 +113,28 @@ impl RequestLimits {
             _scan: Arc::clone(&self.scan).acquire_owned().await.ok()?,
             _process: Arc::clone(&self.process).acquire_owned().await.ok()?,
         })
+    }
+}
+
+/// How requests are made and counted.
+#[derive(Debug, Clone)]
+pub(crate) struct RequestRules {
+    pub(crate) limits: RequestLimits,
+    /// Longer ones are split, and their parts read at the same time; 0 for never.
+    pub(crate) max_request_bytes: u64,
+    /// Whether the first answer that ends where the object ends is kept: what is read to find the metadata.
+    pub(crate) keeps_tail: bool,
+    pub(crate) requests: Count,
+    pub(crate) required_requests: Count,
+    pub(crate) times: Arc<RequestTimes>,
+}
+
+impl RequestRules {
+    pub(crate) fn max_bytes(&self) -> u64 {
+        match self.max_request_bytes {
+            0 => u64::MAX,
+            bytes => bytes,
+        }
     }
 }
 

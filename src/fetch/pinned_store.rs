@@ -21,9 +21,8 @@ use tokio::time::Instant;
 
 use super::coalesce::{Requests, len, slice_of};
 use super::generation::Generation;
-use super::limits::{RequestLimits, Urgency};
+use super::limits::{RequestRules, Urgency};
 use super::tail::Tail;
-use super::times::RequestTimes;
 use crate::error::FetchError;
 use crate::plan::{Piece, plan_flights, split};
 
@@ -49,28 +48,6 @@ pub(crate) struct PinnedStore {
     sends_conditions: AtomicBool,
     /// How many of the ranges of the next `get_ranges` are required, where it was announced; else all of them are.
     announced: Mutex<Option<usize>>,
-}
-
-/// How requests are made and counted.
-#[derive(Debug, Clone)]
-pub(crate) struct RequestRules {
-    pub(crate) limits: RequestLimits,
-    /// Longer ones are split, and their parts read at the same time; 0 for never.
-    pub(crate) max_request_bytes: u64,
-    /// Whether the first answer that ends where the object ends is kept: what is read to find the metadata.
-    pub(crate) keeps_tail: bool,
-    pub(crate) requests: Count,
-    pub(crate) required_requests: Count,
-    pub(crate) times: Arc<RequestTimes>,
-}
-
-impl RequestRules {
-    pub(crate) fn max_bytes(&self) -> u64 {
-        match self.max_request_bytes {
-            0 => u64::MAX,
-            bytes => bytes,
-        }
-    }
 }
 
 /// Whom a request is for.
@@ -503,6 +480,7 @@ impl ObjectStore for PinnedStore {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fetch::RequestLimits;
     use object_store::memory::InMemory;
     use std::num::NonZeroUsize;
 

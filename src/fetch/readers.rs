@@ -22,8 +22,9 @@ use parquet::errors::ParquetError;
 use parquet::file::metadata::ParquetMetaData;
 
 use super::generation::Generation;
+use super::limits::RequestRules;
 use super::limits::Urgency;
-use super::pinned_store::{PinnedStore, RequestRules, StoreKind};
+use super::pinned_store::{PinnedStore, StoreKind};
 use super::reader_choice::ReaderChoice;
 use super::tail::Tail;
 use crate::metrics::ScanMetrics;

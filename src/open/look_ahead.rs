@@ -219,7 +219,9 @@ impl LookAhead {
         let opened = match ahead {
             Some(ahead) => match ahead.wait(&scan).await {
                 Ok(mut opened) => {
-                    if opened.as_mut().is_some_and(OpenedFile::is_ruled_out) {
+                    if let Some(file) = &mut opened
+                        && (file.is_ruled_out() || !file.narrow()?)
+                    {
                         opened = None;
                     }
                     if let Some(opened) = &mut opened {

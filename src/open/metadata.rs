@@ -7,6 +7,7 @@ use datafusion::common::Result;
 use datafusion::datasource::physical_plan::parquet::{
     Int96Coercer, PagePruningAccessPlanFilter, apply_file_schema_type_coercions,
 };
+use datafusion::physical_expr::DynamicFilterTracking;
 use datafusion::physical_expr::simplifier::PhysicalExprSimplifier;
 use datafusion::physical_optimizer::pruning::{PruningPredicate, PruningPredicateBuilder};
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
@@ -32,6 +33,8 @@ pub(crate) struct AdaptedFile {
     pub(super) physical_schema: SchemaRef,
     pub(super) pruning_predicate: Option<Arc<PruningPredicate>>,
     pub(super) page_pruning: Option<PagePruningAccessPlanFilter>,
+    /// Where it is opened before its turn: tells whether the filters have changed since the predicates above were built.
+    pub(super) late_filters: Option<DynamicFilterTracking>,
 }
 
 impl OpeningFile {
@@ -126,6 +129,12 @@ impl LoadedFile {
                 .try_map_exprs(|expr| simplifier.simplify(adapter.rewrite(expr)?))?;
         }
 
+        let late_filters = opening
+            .predicate
+            .as_ref()
+            .filter(|_| opening.background.is_some())
+            .map(DynamicFilterTracking::classify)
+            .filter(|tracking| matches!(tracking, DynamicFilterTracking::Watching(_)));
         let pruning_predicate = opening.predicate.as_ref().and_then(|predicate| {
             PruningPredicateBuilder::new()
                 .with_file_schema(Arc::clone(&physical_schema))
@@ -148,6 +157,7 @@ impl LoadedFile {
             physical_schema,
             pruning_predicate,
             page_pruning,
+            late_filters,
         })
     }
 }

@@ -21,6 +21,7 @@ mod indexes;
 mod look_ahead;
 mod metadata;
 mod metadata_flights;
+mod narrow;
 mod opened;
 mod page_index;
 mod plan;

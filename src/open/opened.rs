@@ -7,6 +7,7 @@ use datafusion::physical_plan::metrics::PruningMetrics;
 use futures::stream::BoxStream;
 
 use super::dynamic::stop_early;
+use super::narrow::Narrowing;
 use crate::decode::{FileScan, LaterFiles, Progress};
 use crate::metrics::ScanMetrics;
 
@@ -14,6 +15,8 @@ use crate::metrics::ScanMetrics;
 pub(crate) struct OpenedFile {
     pub(super) scan: FileScan,
     pub(super) selected_rows: usize,
+    /// Where a dynamic filter may say more by the time the file is read.
+    pub(super) narrowing: Option<Narrowing>,
     pub(super) pruner: Option<FilePruner>,
     pub(super) files_pruned: PruningMetrics,
 }
@@ -46,6 +49,20 @@ impl OpenedFile {
             self.files_pruned.subtract_matched(1);
         }
         is_ruled_out
+    }
+
+    /// Leaves out what dynamic filters have ruled out since it was opened; `false` where nothing is left. To be called
+    /// before anything of it is decoded.
+    ///
+    /// # Errors
+    /// What pruning at opening would report.
+    pub(crate) fn narrow(&mut self) -> Result<bool> {
+        if let Some(narrowing) = self.narrowing.take() {
+            narrowing.narrow(&mut self.scan)?;
+            self.selected_rows = self.scan.selected_rows();
+            return Ok(self.scan.has_row_groups());
+        }
+        Ok(true)
     }
 
     /// Lets `later` follow how far this file's read-ahead has come.

@@ -41,6 +41,27 @@ impl SortPushdown {
     pub(crate) fn is_asked_for(&self) -> bool {
         self.sort_order.is_some() || self.reverse_row_groups
     }
+
+    /// The row groups of `access_plan` in the order in which they are read.
+    ///
+    /// # Errors
+    ///
+    /// When a selection of the plan has another number of rows than its row group.
+    pub(crate) fn prepare(
+        &self,
+        access_plan: ParquetAccessPlan,
+        metadata: &ParquetMetaData,
+        arrow_schema: &Schema,
+    ) -> Result<PreparedPlan> {
+        let mut plan = PreparedPlan::try_new(access_plan, metadata.row_groups())?;
+        if let Some(sort_order) = &self.sort_order {
+            plan = plan.reorder_by_statistics(sort_order, metadata, arrow_schema);
+        }
+        if self.reverse_row_groups {
+            plan = plan.reverse(metadata)?;
+        }
+        Ok(plan)
+    }
 }
 
 /// What a scan can do for a requested order.

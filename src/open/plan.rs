@@ -18,26 +18,27 @@ use parquet::file::metadata::ParquetMetaData;
 use super::dynamic::RowGroupPruner;
 use super::file::OpeningFile;
 use super::metadata::AdaptedFile;
+use super::narrow::Narrowing;
 use super::opened::OpenedFile;
 use super::order::PreparedPlan;
 use super::projection::{DecoderProjection, leaf_mask};
 use super::prune::PrunedFile;
 use crate::decode::{ByteSource, FileScan, PRUNING_WINDOW, Prefetch, ReadAhead, ReadAheadParts};
 use crate::fetch::{Permit, SpeculativeMemory, len};
+use crate::metrics::ScannedBytes;
 use crate::plan::{RangePlanner, Reach, ScanOrder};
 
 impl PrunedFile {
     /// Settles what is read of the file and in which order. Nothing of that is read here.
     pub(crate) fn plan(self) -> Result<OpenedFile> {
         let Self {
-            adapted,
-            row_groups,
+            mut adapted,
+            mut row_groups,
             ..
         } = self;
         let scan = Arc::clone(&adapted.opening.scan);
         let file_metadata = Arc::clone(adapted.metadata.metadata());
 
-        let mut row_groups = row_groups;
         if let Some(limit) = scan.limit.filter(|_| !scan.preserve_order) {
             row_groups.prune_by_limit(
                 limit,
@@ -46,16 +47,13 @@ impl PrunedFile {
             );
         }
         let fully_matched = row_groups.is_fully_matched().clone();
-        let access_plan = adapted.prune_pages(row_groups.build(), &fully_matched, &file_metadata);
-
-        let mut plan = PreparedPlan::try_new(access_plan, file_metadata.row_groups())?;
-        if let Some(sort_order) = &scan.sort.sort_order {
-            plan = plan.reorder_by_statistics(sort_order, &file_metadata, &adapted.physical_schema);
-        }
-        if scan.sort.reverse_row_groups {
-            plan = plan.reverse(&file_metadata)?;
-        }
-        adapted.begin(plan)
+        let access_plan = row_groups.build();
+        let narrowing = Narrowing::try_new(&mut adapted, &access_plan);
+        let access_plan = adapted.prune_pages(access_plan, &fully_matched, &file_metadata);
+        let plan = scan
+            .sort
+            .prepare(access_plan, &file_metadata, &adapted.physical_schema)?;
+        adapted.begin(plan, narrowing)
     }
 }
 
@@ -104,7 +102,7 @@ impl AdaptedFile {
         )
     }
 
-    fn begin(self, plan: PreparedPlan) -> Result<OpenedFile> {
+    fn begin(self, plan: PreparedPlan, narrowing: Option<Narrowing>) -> Result<OpenedFile> {
         let Self {
             mut opening,
             metadata,
@@ -226,6 +224,7 @@ impl AdaptedFile {
         Ok(OpenedFile {
             selected_rows: scan.selected_rows(),
             scan,
+            narrowing,
             pruner: opening.pruner,
             files_pruned: opening.file_metrics.files_ranges_pruned_statistics,
         })
@@ -261,7 +260,7 @@ fn read_ahead(
         };
         Some((tail, permit))
     });
-    let bytes_scanned = &opening.file_metrics.bytes_scanned;
+    let scanned = ScannedBytes::of(&opening.file_metrics);
     Some(ReadAhead::new(ReadAheadParts {
         location: opening.file.object_meta.location.clone(),
         readers: Arc::clone(&opening.readers),
@@ -269,7 +268,7 @@ fn read_ahead(
         reach,
         conditional: scan.settings.read_ahead_conditional,
         tail,
-        bytes_scanned: opening.readers.are_pinned().then(|| bytes_scanned.clone()),
+        scanned: opening.readers.are_pinned().then_some(scanned),
         metrics: opening.metrics.clone(),
     }))
 }

@@ -28,6 +28,7 @@ pub(crate) struct ScanOrder {
     current: Option<RowGroupRead>,
     /// Rows the decoder may still return, where that many selected rows end the scan: a limit, and no row filter.
     rows_left: Option<usize>,
+    has_selection: bool,
 }
 
 impl ScanOrder {
@@ -39,6 +40,7 @@ impl ScanOrder {
         limit: Option<usize>,
     ) -> Self {
         let mut cursor = selection.map(SelectionCursor::new);
+        let has_selection = cursor.is_some();
         let pending = row_group_indexes
             .iter()
             .enumerate()
@@ -60,7 +62,30 @@ impl ScanOrder {
             pending,
             current: None,
             rows_left: limit,
+            has_selection,
         }
+    }
+
+    /// The same order with fewer row groups, or fewer rows of them, as for [`Self::new`]; places stay. `None` where it
+    /// would be another order.
+    pub(crate) fn narrowed(
+        &self,
+        row_group_indexes: &[usize],
+        selection: Option<RowSelection>,
+        metadata: &ParquetMetaData,
+    ) -> Option<Self> {
+        let mut order = Self::new(row_group_indexes, selection, metadata, self.rows_left);
+        let mut former = self.pending.iter();
+        for read in &mut order.pending {
+            let former = former.find(|former| former.row_group_idx == read.row_group_idx)?;
+            read.place = former.place;
+        }
+        Some(order)
+    }
+
+    /// Whether it came with a selection of rows.
+    pub(crate) fn has_selection(&self) -> bool {
+        self.has_selection
     }
 
     /// Follows the decoder, which has `remaining` row groups it has not begun.
@@ -169,6 +194,7 @@ mod tests {
             pending,
             current: None,
             rows_left: limit,
+            has_selection: false,
         }
     }
 

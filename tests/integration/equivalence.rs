@@ -1,6 +1,5 @@
 //! The queries of TPC-H, on stock and on ours.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use datafusion::arrow::array::RecordBatch;
@@ -19,6 +18,7 @@ use tpchgen_arrow::{
     SupplierArrow,
 };
 
+use crate::support::cases::data;
 use crate::support::compare::{Answer, Same, answer, assert_same};
 use crate::support::files::{Layout, cut, put, upcast};
 use crate::support::session::{Scan, Table, ahead, ahead_by_rule, config, runtime, session};
@@ -93,7 +93,7 @@ async fn tpch(
     query: usize,
     #[values("false", "true")] push_down: &str,
 ) {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/tpch");
+    let folder = data().join("tpch");
     let sql = std::fs::read_to_string(folder.join(format!("q{query}.sql"))).unwrap();
     for partitions in ["1", "4"] {
         let settings = [

@@ -18,16 +18,32 @@ use crate::support::session::{Scan, Table, ahead, one_partition};
 
 const FILE: &str = "t.parquet";
 
-/// The scan's metrics by name, those of all its files and partitions together.
-fn of_the_scan(plan: &Arc<dyn ExecutionPlan>) -> BTreeMap<String, MetricValue> {
+/// The metrics of each scan by name, those of all its files and partitions together.
+fn of_scans(plan: &Arc<dyn ExecutionPlan>) -> Vec<BTreeMap<String, MetricValue>> {
     if plan.is::<DataSourceExec>() {
         let metrics = plan.metrics().unwrap().aggregate_by_name();
-        return metrics
+        let metrics = metrics
             .iter()
-            .map(|metric| (metric.value().name().to_owned(), metric.value().clone()))
-            .collect();
+            .map(|metric| (metric.value().name().to_owned(), metric.value().clone()));
+        return vec![metrics.collect()];
     }
-    plan.children().into_iter().flat_map(of_the_scan).collect()
+    plan.children().into_iter().flat_map(of_scans).collect()
+}
+
+async fn metrics_of_scans(
+    scan: Scan,
+    push_down: bool,
+    file: &Bytes,
+    sql: &str,
+) -> Vec<BTreeMap<String, MetricValue>> {
+    let mut config = one_partition();
+    config.options_mut().execution.parquet.pushdown_filters = push_down;
+    config.options_mut().execution.parquet.reorder_filters = push_down;
+    let files = [(FILE, file.clone())];
+    let Warm { ctx, .. } = warm(scan, config, &files, &Table::new("t", FILE), sql).await;
+    let planned = plan(&ctx, sql).await.unwrap();
+    execute(&ctx, Arc::clone(&planned)).await.unwrap();
+    of_scans(&planned)
 }
 
 async fn metrics_of(
@@ -36,14 +52,8 @@ async fn metrics_of(
     file: &Bytes,
     sql: &str,
 ) -> BTreeMap<String, MetricValue> {
-    let mut config = one_partition();
-    config.options_mut().execution.parquet.pushdown_filters = push_down;
-    config.options_mut().execution.parquet.reorder_filters = push_down;
-    let files = [(FILE, file.clone())];
-    let Warm { ctx, .. } = warm(scan, config, &files, &Table::new("t", FILE), sql).await;
-    let planned = plan(&ctx, sql).await.unwrap();
-    execute(&ctx, Arc::clone(&planned)).await.unwrap();
-    of_the_scan(&planned)
+    let scans = metrics_of_scans(scan, push_down, file, sql).await;
+    scans.into_iter().flatten().collect()
 }
 
 fn is_time(value: &MetricValue) -> bool {
@@ -112,6 +122,47 @@ async fn stock_s_metrics_have_stock_s_values(
         names.sort_unstable();
         assert_eq!(own, names);
     }
+}
+
+fn pruned(metrics: &BTreeMap<String, MetricValue>, name: &str) -> (usize, usize) {
+    match metrics.get(name) {
+        Some(MetricValue::PruningMetrics {
+            pruning_metrics, ..
+        }) => (pruning_metrics.pruned(), pruning_metrics.matched()),
+        other => panic!("{name} is {other:?}"),
+    }
+}
+
+/// With read-ahead, the filtered side is open before the other one has been read.
+#[rstest]
+#[case::pages_of_the_only_row_group(1000, "t.s LIKE '%045_'")]
+#[case::row_groups_and_pages(100, "t.s LIKE '%045_'")]
+#[case::row_groups_as_a_whole(100, "t.s LIKE '%04__'")]
+#[case::beside_a_filter_of_the_query(100, "t.s LIKE '%045_' AND u.a > 200")]
+#[tokio::test(start_paused = true)]
+async fn a_join_s_filter_prunes_as_much_as_in_stock(
+    #[case] row_group_rows: usize,
+    #[case] filter: &str,
+    #[values(false, true)] push_down: bool,
+) {
+    let file = write(&cut(&numbers(1000, 40), row_group_rows), &Layout::paged(10));
+    let sql = format!("SELECT u.s FROM t JOIN t u ON t.a = u.a WHERE {filter}");
+    let stock = metrics_of_scans(Scan::Stock, push_down, &file, &sql).await;
+    let ours = metrics_of_scans(ahead(64 << 20), push_down, &file, &sql).await;
+    assert_eq!(stock.len(), 2);
+    let mut late = 0;
+    for (stock, ours) in stock.iter().zip(&ours) {
+        for name in ["page_index_pages_pruned", "page_index_rows_pruned"] {
+            assert_eq!(pruned(ours, name), pruned(stock, name), "{name}");
+        }
+        let (by_statistics, _) = pruned(stock, "row_groups_pruned_statistics");
+        let (early, _) = pruned(ours, "row_groups_pruned_statistics");
+        let dynamic = count(ours, "row_groups_pruned_dynamic_filter");
+        assert_eq!(early + dynamic, by_statistics);
+        assert_eq!(count(ours, "output_rows"), count(stock, "output_rows"));
+        late += dynamic + pruned(ours, "page_index_pages_pruned").0;
+    }
+    assert!(late > 0, "nothing is pruned");
 }
 
 #[rstest]

@@ -212,6 +212,27 @@ async fn the_sides_of_joins_are_read_at_the_same_time() {
     assert_eq!(*ours, 1);
 }
 
+/// What the build side rules out is not read once it is known: only what the budget held until then was.
+#[tokio::test(start_paused = true)]
+async fn a_join_s_filter_stops_reading() {
+    let file = write(&cut(&numbers(1000, 2000), 100), &Layout::paged(10));
+    let size = file.len() as u64;
+    let sql = "SELECT u.s FROM t JOIN t u ON t.a = u.a WHERE t.b = 555";
+    let setting = Setting {
+        metadata_cached: true,
+        ..metadata_is_not_cached(ahead(size / 4), one_partition())
+    };
+    let scan = scripted(&setting, &[(FILE, file)], &Table::new("t", FILE), sql).await;
+    let log = scan.log.clone();
+    let Ending::Answered(answer) = scan.run().await else {
+        panic!("no answer");
+    };
+    assert_eq!(answer.rows(), 1);
+    let bytes: u64 = log.requests().iter().map(|request| request.bytes).sum();
+    // A quarter for each side, of which the one that is read whole has no text, and the row group with the row.
+    assert!(bytes <= size / 2, "{bytes} of {size} bytes");
+}
+
 #[rstest]
 #[case::rows_of_one_file(false, "SELECT a FROM t LIMIT 3", 60, 1)]
 #[case::rows_of_two_files(false, "SELECT a FROM t LIMIT 150", 60, 2)]
